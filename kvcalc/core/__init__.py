@@ -1,0 +1,1 @@
+"""Values and exact arithmetic: no files, no clock, no environment, no printing."""

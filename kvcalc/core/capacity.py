@@ -1,0 +1,239 @@
+"""From bytes to units, tokens and concurrency, and back to the length that fits."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from kvcalc.core.errors import InvalidValueError, UsageError
+from kvcalc.core.lengths import Lengths
+from kvcalc.core.plan import CachePlan, Pool, Rank
+from kvcalc.core.values import Value
+
+__all__ = ["Capacity", "PoolCapacity", "capacity", "requests_that_fit"]
+
+
+class PoolCapacity(Value, frozen=True, kw_only=True):
+    """One pool's share of a budget.
+
+    Attributes:
+        units: units the engine makes, reserved ones included unless they come on top.
+        reserved_units: units no sequence can have.
+        total_bytes: bytes allocated, extra units included.
+        needed_units: units that admission wants for one sequence of the asked length.
+    """
+
+    name: str
+    unit_bytes: int
+    units: int
+    reserved_units: int
+    total_bytes: int
+    needed_units: int
+
+
+class Capacity(Value, frozen=True, kw_only=True):
+    """What a budget holds, per rank; the rank that holds the least decides.
+
+    Attributes:
+        kv_cache_bytes: the budget of each rank; None where the settings fix the units.
+        max_model_len: the length asked about.
+        num_blocks: units of the growing pool; None where no pool grows in blocks of its own.
+        kv_cache_tokens: concurrency x max_model_len, rounded down: vLLM's start-up figure.
+        max_concurrency: sequences of max_model_len at once, as a ratio (vLLM counts its null
+            block in it).
+        max_sequences: whole sequences that really fit.
+        needed_bytes: what one sequence of max_model_len needs.
+        fits: at least one sequence of max_model_len fits.
+        max_model_len_that_fits: the longest up to max_model_len of which one fits; 0: none.
+        overhead_bytes: budget that no sequence can use (null block, remainder below one unit).
+        pools: the binding rank's pools.
+    """
+
+    kv_cache_bytes: int | None
+    max_model_len: int
+    block_size: int | None
+    block_bytes: int | None
+    num_blocks: int | None
+    kv_cache_tokens: int
+    max_concurrency: float
+    max_sequences: int
+    needed_bytes: int
+    fits: bool
+    max_model_len_that_fits: int
+    overhead_bytes: int
+    pools: tuple[PoolCapacity, ...]
+
+
+def pool_units(plan: CachePlan, rank: Rank, budget: int | None) -> tuple[int, ...]:
+    """Return the units of each pool of a rank under a budget in bytes.
+
+    Raises:
+        UsageError: a budget is needed and none was given.
+    """
+    if plan.split == "fixed":
+        return tuple(_fixed_units(pool) for pool in rank.pools)
+    if budget is None:
+        raise UsageError(
+            f"the size of a {plan.engine} cache depends on the memory it is given",
+            hint="give the bytes of the KV cache (--kv-memory)",
+        )
+    usable = max(0, budget - rank.fixed_bytes)
+    if plan.split == "one_pool":
+        return tuple(p.units if p.units is not None else usable // p.unit_bytes for p in rank.pools)
+    if plan.split == "ratio":
+        return _ratio_units(rank, usable)
+    return tuple(0 for _ in rank.pools)  # fungible bytes: pools have no size of their own
+
+
+def _fixed_units(pool: Pool) -> int:
+    if pool.units is None:
+        raise InvalidValueError(f"pool {pool.name} has no fixed number of units")
+    return pool.units
+
+
+def _ratio_units(rank: Rank, usable: int) -> tuple[int, ...]:
+    """Units in a ratio: the first pool's count rounded down, the others a share of it."""
+    cost = sum((Fraction(*p.share) * p.unit_bytes for p in rank.pools), Fraction(0))
+    first = int(usable / cost) if cost else 0
+    first -= first % rank.pools[0].rounding
+    units = []
+    for pool in rank.pools:
+        count = int(first * Fraction(*pool.share))
+        units.append(count - count % pool.rounding)
+    return tuple(units)
+
+
+def _concurrency(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> Fraction | None:
+    """Sequences of n tokens at once, as the engine counts them; None for no limit."""
+    if plan.split == "fungible":
+        needed = rank.bytes_needed(n)
+        return Fraction(max(0, (budget or 0) - rank.fixed_bytes), needed) if needed else None
+    ratios = [
+        Fraction(units, need)
+        for pool, units in zip(rank.pools, pool_units(plan, rank, budget), strict=True)
+        if (need := pool.need(rank.local(n)))
+    ]
+    return min(ratios, default=None)
+
+
+def _whole_sequences(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> int:
+    if plan.split == "fungible":
+        return int(_concurrency(plan, rank, budget, n) or 0)
+    counts = [
+        (units - (0 if pool.reserved_is_extra else pool.reserved_units)) // need
+        for pool, units in zip(rank.pools, pool_units(plan, rank, budget), strict=True)
+        if (need := pool.need(rank.local(n)))
+    ]
+    return max(0, min(counts, default=0))
+
+
+def _longest(plan: CachePlan, budget: int | None, high: int) -> int:
+    """Return the longest length up to `high` of which one sequence fits; need rises with it."""
+
+    def fits(n: int) -> bool:
+        return all(_whole_sequences(plan, rank, budget, n) >= 1 for rank in plan.ranks)
+
+    low = 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def capacity(plan: CachePlan, kv_cache_bytes: int | None, *, at: int | None = None) -> Capacity:
+    """Return what a budget of `kv_cache_bytes` on every rank holds for sequences of `at` tokens.
+
+    Args:
+        plan: whose rules decide.
+        kv_cache_bytes: the cache pool of each rank; None where the settings fix the units.
+        at: the length asked about; the plan's max_model_len by default.
+
+    Raises:
+        UsageError: a budget is needed and none was given.
+        InvalidValueError: a length or budget below 1.
+    """
+    n = at if at is not None else plan.max_model_len
+    if n < 1 or (kv_cache_bytes is not None and kv_cache_bytes < 1):
+        raise InvalidValueError("capacity is asked for a length and a budget of at least 1")
+    rank = min(
+        plan.ranks,
+        key=lambda r: (
+            c if (c := _concurrency(plan, r, kv_cache_bytes, n)) is not None else float("inf")
+        ),
+    )
+    concurrency = _concurrency(plan, rank, kv_cache_bytes, n) or Fraction(0)
+    whole = _whole_sequences(plan, rank, kv_cache_bytes, n)
+    units = pool_units(plan, rank, kv_cache_bytes)
+    pools = tuple(
+        PoolCapacity(
+            name=pool.name,
+            unit_bytes=pool.unit_bytes,
+            units=count,
+            reserved_units=pool.reserved_units,
+            total_bytes=pool.total_bytes(count),
+            needed_units=pool.need(rank.local(n)),
+        )
+        for pool, count in zip(rank.pools, units, strict=True)
+    )
+    growing = plan.growing_pool
+    blocks = next((p.units for p in pools if growing and p.name == growing.name), None)
+    if plan.split == "fungible":
+        blocks = None
+    return Capacity(
+        kv_cache_bytes=kv_cache_bytes,
+        max_model_len=n,
+        block_size=plan.block_size,
+        block_bytes=plan.block_bytes,
+        num_blocks=blocks if plan.block_size else None,
+        kv_cache_tokens=int(concurrency * n),
+        max_concurrency=float(concurrency),
+        max_sequences=whole,
+        needed_bytes=rank.bytes_needed(n),
+        fits=whole >= 1,
+        max_model_len_that_fits=_longest(plan, kv_cache_bytes, n),
+        overhead_bytes=_overhead(plan, rank, kv_cache_bytes, pools),
+        pools=pools,
+    )
+
+
+def _overhead(
+    plan: CachePlan, rank: Rank, budget: int | None, pools: tuple[PoolCapacity, ...]
+) -> int:
+    reserved = sum(p.reserved_units * p.unit_bytes for p in pools)
+    if budget is None or plan.split == "fungible":
+        return reserved
+    return reserved + max(0, budget - rank.fixed_bytes - sum(p.total_bytes for p in pools))
+
+
+def requests_that_fit(plan: CachePlan, kv_cache_bytes: int, lengths: Lengths) -> Fraction:
+    """Return how many requests of such lengths a budget holds at once, all at full length.
+
+    The mean request decides: units of a pool over units of the mean request. A plan that reserves
+    the same for every request gives a whole number when rounded down.
+
+    Raises:
+        InvalidValueError: no request, or requests that hold nothing.
+    """
+    ratios = []
+    for rank in plan.ranks:
+        local = lengths.map(rank.local) if rank.token_factor > 1 else lengths
+        if plan.split == "fungible":
+            held = sum(
+                group.rule.tally(local).units * pool.unit_bytes
+                for pool in rank.pools
+                for group in pool.groups
+            )
+            if held:
+                usable = max(0, kv_cache_bytes - rank.fixed_bytes)
+                ratios.append(Fraction(usable * lengths.requests, held))
+            continue
+        for pool, units in zip(rank.pools, pool_units(plan, rank, kv_cache_bytes), strict=True):
+            usable = units - (0 if pool.reserved_is_extra else pool.reserved_units)
+            held = sum(group.rule.tally(local).units for group in pool.groups)
+            if held:
+                ratios.append(Fraction(max(0, usable) * lengths.requests, held))
+    if not ratios:
+        raise InvalidValueError("no request holds any cache")
+    return min(ratios)

@@ -1,0 +1,125 @@
+"""How a model is served: engine-neutral settings in the engines' own words, and the GPU."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.values import Positive, Value, require_range
+
+__all__ = ["MAX_BYTES", "Deployment", "GpuSpec"]
+
+MAX_BYTES = 2**60
+"""No card, pool or hole is larger; above it a number is a slip."""
+
+_Bytes = Annotated[int, msgspec.Meta(ge=1, le=MAX_BYTES)]
+
+
+class GpuSpec(Value, frozen=True, kw_only=True):
+    """A GPU as its driver reports it; a figure without a source is left out.
+
+    Attributes:
+        name: the preset's name.
+        title: the vendor's name.
+        memory_bytes: what the driver reports as total.
+        memory_kind: `dedicated`, or `unified` where the host shares it.
+        compute_capability: CUDA compute capability, such as "9.0".
+        architecture: the vendor's code of the chip where there is no compute capability.
+        memory_bandwidth_bytes_per_s: peak, bytes a second.
+        dense_flops: peak dense FLOP/s by dtype.
+        sources: figure -> where it was read.
+        aliases: other spellings of the name.
+        notes: caveats.
+    """
+
+    name: str
+    title: str
+    memory_bytes: _Bytes
+    memory_kind: Literal["dedicated", "unified"] = "dedicated"
+    compute_capability: Annotated[str, msgspec.Meta(pattern=r"^\d+\.\d$")] | None = None
+    architecture: str | None = None
+    memory_bandwidth_bytes_per_s: _Bytes | None = None
+    dense_flops: dict[str, _Bytes] = {}
+    sources: dict[str, str] = {}
+    aliases: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_range(self, 1, "memory_bytes", high=MAX_BYTES)
+
+
+class Deployment(Value, frozen=True, kw_only=True):
+    """Settings of one serving process group, in vLLM's spelling where it has one.
+
+    GPUs = tensor_parallel_size x pipeline_parallel_size x data_parallel_size; decode context
+    parallelism shares the tensor-parallel ranks. None means the engine's own default. What an
+    engine has and others do not goes into `engine_args`; an engine refuses what it does not know.
+    """
+
+    engine: str = "none"
+    engine_version: str | None = None
+    gpu: str | GpuSpec | None = None
+    dtype: str = "auto"
+    tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
+    data_parallel_size: Positive = 1
+    decode_context_parallel_size: Positive = 1
+    kv_cache_dtype: str = "auto"
+    block_size: Positive | None = None
+    max_model_len: Positive | None = None
+    max_num_seqs: Positive | None = None
+    max_num_batched_tokens: Positive | None = None
+    gpu_memory_utilization: float | None = None
+    kv_cache_memory_bytes: _Bytes | None = None
+    num_gpu_blocks_override: Positive | None = None
+    enable_prefix_caching: bool | None = None
+    async_scheduling: bool | None = None
+    enforce_eager: bool | None = None
+    disable_hybrid_kv_cache_manager: bool | None = None
+    enable_expert_parallel: bool | None = None
+    attention_backend: str | None = None
+    mamba_cache_dtype: str | None = None
+    mamba_ssm_cache_dtype: str | None = None
+    num_speculative_tokens: Positive | None = None
+    speculative_method: str | None = None
+    draft_model: str | None = None
+    engine_args: dict[str, str | int | float | bool | None] = {}
+
+    def __post_init__(self) -> None:
+        parallel = [name for name in self.__struct_fields__ if name.endswith("_parallel_size")]
+        require_range(self, 1, *parallel)
+        counts = (
+            "block_size",
+            "max_model_len",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "num_gpu_blocks_override",
+            "num_speculative_tokens",
+        )
+        require_range(self, 1, *counts, optional=True)
+        require_range(self, 1, "kv_cache_memory_bytes", high=MAX_BYTES, optional=True)
+        share = self.gpu_memory_utilization
+        if share is not None and not 0 < share <= 1:
+            raise InvalidValueError(f"gpu_memory_utilization {share} is not above 0 and at most 1")
+        if self.tensor_parallel_size % self.decode_context_parallel_size:
+            raise InvalidValueError(
+                f"decode_context_parallel_size {self.decode_context_parallel_size} does not divide"
+                f" tensor_parallel_size {self.tensor_parallel_size}",
+                hint="decode context parallelism shares the tensor-parallel ranks",
+            )
+
+    @property
+    def num_gpus(self) -> int:
+        """Number of GPUs."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    def changed(self) -> dict[str, object]:
+        """Return the settings that differ from their defaults, by name."""
+        default = Deployment()
+        return {
+            name: value
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) != getattr(default, name)
+        }

@@ -1,0 +1,79 @@
+"""What can go wrong, said in one line, with one line on what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "InputError",
+    "InvalidValueError",
+    "KvcalcError",
+    "UnavailableError",
+    "UnknownNameError",
+    "UnsupportedError",
+    "UsageError",
+    "nearest",
+]
+
+
+class KvcalcError(Exception):
+    """Base of every error that kvcalc raises on purpose.
+
+    Args:
+        message: one line that says what is wrong.
+        hint: one line that says what to do; empty where there is nothing to add.
+        where: the file and line, or the option, that holds the fault.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", where: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.where = where
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+
+class UsageError(KvcalcError):
+    """Options that contradict each other or cannot be read."""
+
+
+class InvalidValueError(KvcalcError, ValueError):
+    """A value outside the range that its meaning allows."""
+
+
+class InputError(KvcalcError):
+    """A file that cannot be read as what it was given for."""
+
+
+class UnknownNameError(KvcalcError):
+    """A name (preset, GPU, dtype, engine, option) that kvcalc does not know."""
+
+    def __init__(
+        self, what: str, name: str, known: Iterable[str], *, where: str = "", hint: str = ""
+    ) -> None:
+        candidates = sorted(known)
+        close = nearest(name, candidates)
+        if not hint:
+            hint = f"did you mean {' or '.join(close)}? " if close else ""
+            hint += f"known: {', '.join(candidates)}" if len(candidates) <= 40 else ""
+        super().__init__(f"unknown {what} {name!r}", hint=hint.strip(), where=where)
+        self.name = name
+        self.suggestions = close
+
+
+class UnsupportedError(KvcalcError):
+    """A combination that the engine refuses, or that kvcalc does not model and will not guess."""
+
+
+class UnavailableError(KvcalcError):
+    """Something needed is not there: a GPU, an extra that is not installed, a server."""
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Return up to `count` of the known names that resemble `name`, the best first."""
+    folded = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), folded, n=count, cutoff=0.6)
+    return [folded[k] for k in close]

@@ -1,0 +1,222 @@
+"""A model as kvcalc sees it: the layers in order and what each of them keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd, lcm
+from typing import Annotated
+
+import msgspec
+
+from kvcalc.core.dtypes import KvDtype, element_bytes, kv_dtype
+from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.kind import All, Chunks, EveryNth, HeadSplit, Once, Span, Windowed, split_heads
+from kvcalc.core.layers import Cache, LayerRun
+from kvcalc.core.states import VLLM_STATES, StateLayout
+from kvcalc.core.values import Positive, Value, require_range
+
+__all__ = ["ModelSpec", "row_bytes", "span_tokens", "stage_sizes"]
+
+
+def row_bytes(cache: Cache, dtype: KvDtype) -> int:
+    """Return the bytes that a cache keeps for one token (or one entry, or one encoder token)."""
+    return sum(dtype.bytes_of(row) for row in cache.rows())
+
+
+def span_tokens(span: Span, tokens: int) -> int:
+    """Return the most rows that a span keeps on the way to a sequence of `tokens` tokens.
+
+    >>> span_tokens(Windowed(tokens=1024), 8192)
+    1024
+    """
+    match span:
+        case All():
+            return tokens
+        case Windowed(tokens=limit) | Chunks(tokens=limit):
+            return min(tokens, limit)
+        case EveryNth(ratio=ratio):
+            return tokens // ratio
+        case Once(tokens=fixed):
+            return fixed
+
+
+def stage_sizes(num_layers: int, pipeline_parallel_size: int) -> tuple[int, ...]:
+    """Return the layers of each pipeline stage.
+
+    Layers left over go one each to the stages counted back from the last but one, which spares
+    the first stage its embedding and the last its head: vLLM 0.33 distributed/utils.py,
+    get_pp_indices.
+
+    Raises:
+        UnsupportedError: more stages than layers.
+
+    >>> stage_sizes(61, 2), stage_sizes(61, 4)
+    ((31, 30), (15, 15, 16, 15))
+    """
+    if pipeline_parallel_size > num_layers:
+        raise UnsupportedError(
+            f"{num_layers} layers cannot be split over {pipeline_parallel_size} pipeline stages",
+            hint="choose at most as many stages as the model has layers",
+        )
+    base, left = divmod(num_layers, pipeline_parallel_size)
+    sizes = [base] * pipeline_parallel_size
+    for stage in range(2, left + 2):
+        sizes[-stage] += 1
+    return tuple(sizes)
+
+
+class ModelSpec(Value, frozen=True, kw_only=True):
+    """The layers of a model in order.
+
+    Attributes:
+        name: the preset's name or the file's.
+        num_hidden_layers: decoder layers, draft layers apart.
+        dtype: the model dtype, which `auto` caches and states are kept in.
+        max_position_embeddings: the longest sequence the model was made for, if known.
+        layers: runs of equal layers, in order; their counts add up to num_hidden_layers.
+        draft_layers: multi-token-prediction layers, used only when speculation is on.
+        architecture: the class name in the published config.
+        notes: what a reader of the numbers should know of this model.
+    """
+
+    name: str
+    num_hidden_layers: Positive
+    dtype: str
+    layers: Annotated[tuple[LayerRun, ...], msgspec.Meta(min_length=1)]
+    max_position_embeddings: Positive | None = None
+    draft_layers: tuple[LayerRun, ...] = ()
+    architecture: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_range(self, 1, "num_hidden_layers")
+        require_range(self, 1, "max_position_embeddings", optional=True)
+        element_bytes(self.dtype)
+        total = sum(run.count for run in self.layers)
+        if total != self.num_hidden_layers:
+            raise InvalidValueError(
+                f"layers add up to {total}, num_hidden_layers is {self.num_hidden_layers}"
+            )
+
+    def caches(self) -> Iterator[tuple[int, Cache]]:
+        """Yield (number of layers, cache) for every cache of every run, in order."""
+        for run in self.layers:
+            for cache in run.caches:
+                yield run.count, cache
+
+    def on_rank(self, tp: int, split: HeadSplit = split_heads) -> ModelSpec:
+        """Return what one of `tp` tensor-parallel ranks keeps of every layer.
+
+        Raises:
+            UnsupportedError: some heads cannot be split so.
+        """
+        if tp == 1:
+            return self
+        runs = tuple(
+            msgspec.structs.replace(run, caches=tuple(c.on_rank(tp, split) for c in run.caches))
+            for run in self.layers
+        )
+        return msgspec.structs.replace(self, layers=runs)
+
+    def stages(self, pp: int) -> tuple[ModelSpec, ...]:
+        """Return the model's pipeline stages, each with its own layers.
+
+        Raises:
+            UnsupportedError: more stages than layers.
+        """
+        if pp == 1:
+            return (self,)
+        rest = [(run.count, run) for run in self.layers]
+        stages = []
+        for size in stage_sizes(self.num_hidden_layers, pp):
+            runs, wanted = [], size
+            while wanted:
+                count, run = rest[0]
+                taken = min(count, wanted)
+                runs.append(msgspec.structs.replace(run, count=taken))
+                wanted -= taken
+                rest[0] = (count - taken, run)
+                if count == taken:
+                    rest.pop(0)
+            stages.append(msgspec.structs.replace(self, num_hidden_layers=size, layers=tuple(runs)))
+        return tuple(stages)
+
+    def growing_bytes(self, tokens: int, kv_cache_dtype: str | KvDtype = "auto") -> int:
+        """Return the bytes of the rows that a sequence of `tokens` tokens keeps, encoder apart."""
+        dtype = self._dtype(kv_cache_dtype)
+        return sum(
+            count * span_tokens(cache.span, tokens) * row_bytes(cache, dtype)
+            for count, cache in self.caches()
+            if not isinstance(cache.span, Once)
+        )
+
+    def bytes_per_token(self, kv_cache_dtype: str | KvDtype = "auto") -> int | None:
+        """Return what one more token costs while every window is still open.
+
+        None where a token adds no whole number of bytes: a compressed cache writes an entry every
+        so many tokens (see `growth`).
+        """
+        grown, tokens = self.growth(kv_cache_dtype)
+        return grown if tokens == 1 else None
+
+    def growth(self, kv_cache_dtype: str | KvDtype = "auto") -> tuple[int, int]:
+        """Return (bytes, tokens): the smallest number of tokens that always add the same bytes."""
+        return self._growth(kv_cache_dtype, windows_open=True)
+
+    def bytes_per_token_past_windows(self, kv_cache_dtype: str | KvDtype = "auto") -> int | None:
+        """Return what one more token costs once every window and chunk is full (None: as above)."""
+        grown, tokens = self._growth(kv_cache_dtype, windows_open=False)
+        return grown if tokens == 1 else None
+
+    def _growth(self, kv_cache_dtype: str | KvDtype, *, windows_open: bool) -> tuple[int, int]:
+        dtype = self._dtype(kv_cache_dtype)
+        period = 1
+        for _, cache in self.caches():
+            if isinstance(cache.span, EveryNth):
+                period = lcm(period, cache.span.ratio)
+        grown = 0
+        for count, cache in self.caches():
+            match cache.span:
+                case All():
+                    entries = period
+                case EveryNth(ratio=ratio):
+                    entries = period // ratio
+                case Windowed() | Chunks():
+                    entries = period if windows_open else 0
+                case Once():
+                    entries = 0
+            grown += count * entries * row_bytes(cache, dtype)
+        common = gcd(grown, period)
+        return grown // common, period // common
+
+    def state_bytes(self, layout: StateLayout = VLLM_STATES) -> int:
+        """Return the bytes of fixed state that one sequence keeps, whatever its length."""
+        return sum(
+            count * layout.bytes_of(state, self.dtype)
+            for count, cache in self.caches()
+            for state in cache.states()
+        )
+
+    def encoder_bytes(self, kv_cache_dtype: str | KvDtype = "auto") -> int:
+        """Return the bytes of the encoder's rows (cross-attention), a sequence."""
+        dtype = self._dtype(kv_cache_dtype)
+        return sum(
+            count * cache.span.tokens * row_bytes(cache, dtype)
+            for count, cache in self.caches()
+            if isinstance(cache.span, Once)
+        )
+
+    def sequence_bytes(self, tokens: int, kv_cache_dtype: str | KvDtype = "auto") -> int:
+        """Return the bytes of one sequence of `tokens` tokens: rows, encoder rows and state.
+
+        Windows and chunks count as many tokens as they can hold; no block is rounded up.
+        """
+        if tokens < 0:
+            raise InvalidValueError(f"{tokens} tokens: a sequence cannot be shorter than nothing")
+        growing = self.growing_bytes(tokens, kv_cache_dtype)
+        return growing + self.encoder_bytes(kv_cache_dtype) + self.state_bytes()
+
+    def _dtype(self, kv_cache_dtype: str | KvDtype) -> KvDtype:
+        if isinstance(kv_cache_dtype, KvDtype):
+            return kv_cache_dtype
+        return kv_dtype(kv_cache_dtype, self.dtype)

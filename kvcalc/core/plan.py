@@ -1,0 +1,334 @@
+"""What an engine allocates and holds: groups of layers in pools on ranks.
+
+Everything kvcalc says is a question put to a CachePlan, so its answers cannot disagree. A group is
+a set of layers that hand out units by one rule; a pool owns units of one size, and all groups of a
+pool draw on the same unit ids (vLLM's shared block ids); a rank is one GPU's pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.lengths import Lengths
+from kvcalc.core.rules import Chunk, Compressed, Grow, Rule, Tally, Window
+from kvcalc.core.units import cdiv
+from kvcalc.core.values import NonNegative, Positive, Value
+from kvcalc.core.waste import Wastes
+
+if TYPE_CHECKING:
+    from kvcalc.core.capacity import Capacity
+
+__all__ = ["CachePlan", "Group", "Pool", "Rank", "Split"]
+
+Split = Literal["one_pool", "fungible", "ratio", "fixed"]
+"""How a budget becomes units: all of it to one pool; bytes that any pool may take; to pools in a
+ratio of units (`Pool.share`); or not at all, as the settings fix the units."""
+
+
+class Group(Value, frozen=True, kw_only=True):
+    """Layers that hand out cache by one rule.
+
+    Attributes:
+        name: what a reader calls it ("full_attention", "state").
+        layers: layers that keep something here.
+        rule: how a sequence gets and holds units.
+        payload: bytes of one slot by role, all layers together: what the rows really need.
+        unit_bytes: bytes of one unit of these layers, widened pages included.
+    """
+
+    name: str
+    layers: NonNegative
+    rule: Rule
+    payload: dict[str, int]
+    unit_bytes: NonNegative
+
+    def __post_init__(self) -> None:
+        if self.content_bytes > self.unit_bytes:
+            raise InvalidValueError(
+                f"group {self.name}: {self.content_bytes} B of rows in units of {self.unit_bytes} B"
+            )
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of the rows of one slot."""
+        return sum(self.payload.values())
+
+    @property
+    def content_bytes(self) -> int:
+        """Bytes of the rows of one full unit."""
+        return self.rule.slots_per_unit * self.slot_bytes
+
+    def wastes(self, tally: Tally, pool_unit_bytes: int) -> Wastes:
+        """Take apart the bytes of some units of a pool that this group holds."""
+        slot = self.slot_bytes
+        return Wastes(
+            reserved_bytes=tally.units * pool_unit_bytes,
+            used_bytes=tally.used * slot,
+            reservation_bytes=tally.reservation * slot,
+            tail_bytes=tally.tail * slot,
+            retention_bytes=tally.retention * slot,
+            page_padding_bytes=tally.units * (self.unit_bytes - self.content_bytes),
+            group_padding_bytes=tally.units * (pool_unit_bytes - self.unit_bytes),
+        )
+
+
+class Pool(Value, frozen=True, kw_only=True):
+    """Units of one size; its groups draw on the same unit ids.
+
+    Attributes:
+        name: what a reader calls it.
+        groups: who draws on it.
+        unit_bytes: bytes of one unit: the widest group's, alignment included.
+        units: how many there are where the settings fix it; None where a budget decides.
+        reserved_units: units no sequence can have (null block, dump page).
+        reserved_is_extra: the reserved units come on top of what the budget pays for.
+        share: units of this pool for every unit of the first one, (numerator, denominator), under
+            the `ratio` split.
+        rounding: a budget's units are rounded down to a multiple of this under the `ratio` split.
+    """
+
+    name: str
+    groups: tuple[Group, ...]
+    unit_bytes: Positive
+    units: NonNegative | None = None
+    reserved_units: NonNegative = 0
+    reserved_is_extra: bool = False
+    share: tuple[NonNegative, Positive] = (1, 1)
+    rounding: Positive = 1
+
+    def __post_init__(self) -> None:
+        if not self.groups or max(g.unit_bytes for g in self.groups) > self.unit_bytes:
+            raise InvalidValueError(f"pool {self.name}: a group is wider than the pool's unit")
+
+    def held(self, n: int) -> int:
+        """Units that a sequence of n local tokens holds now."""
+        return sum(g.rule.held(n) for g in self.groups)
+
+    def need(self, n: int) -> int:
+        """Units that admission reserves for a sequence on its way to n local tokens."""
+        return sum(g.rule.peak(n) for g in self.groups)
+
+    def total_bytes(self, units: int) -> int:
+        """Bytes of a pool with that many units in the budget, extra ones included."""
+        return (units + (self.reserved_units if self.reserved_is_extra else 0)) * self.unit_bytes
+
+
+class Rank(Value, frozen=True, kw_only=True):
+    """One GPU's pools.
+
+    Attributes:
+        name: "rank", or the pipeline stage.
+        layers: model layers on it.
+        pools: what it allocates.
+        multiplicity: how many GPUs are equal to it.
+        token_factor: GPUs that share the tokens of a sequence (context parallelism); each keeps
+            every token_factor-th token, and figures are those of the one with the most.
+        fixed_bytes: tables that do not depend on the sequences.
+    """
+
+    name: str
+    layers: NonNegative
+    pools: tuple[Pool, ...]
+    multiplicity: Positive = 1
+    token_factor: Positive = 1
+    fixed_bytes: NonNegative = 0
+
+    def local(self, n: int, position: int = 0) -> int:
+        """Tokens of a sequence of n that the GPU at `position` of the token_factor keeps."""
+        return cdiv(max(0, n - position), self.token_factor)
+
+    def bytes_held(self, n: int) -> int:
+        """Bytes that a sequence of n tokens holds now."""
+        return sum(p.held(self.local(n)) * p.unit_bytes for p in self.pools)
+
+    def bytes_needed(self, n: int) -> int:
+        """Bytes that admission reserves for a sequence on its way to n tokens."""
+        return sum(p.need(self.local(n)) * p.unit_bytes for p in self.pools)
+
+    def bytes_readable(self, n: int) -> int:
+        """Bytes of rows and state that a token still to come can read."""
+        return sum(
+            g.rule.readable(self.local(n)) * g.slot_bytes for p in self.pools for g in p.groups
+        )
+
+    def wastes(self, lengths: Lengths, *, position: int = 0, admission: bool = False) -> Wastes:
+        """Take apart what all requests hold at their full length (or what admission reserves)."""
+        local = lengths
+        if self.token_factor > 1:
+            local = lengths.map(lambda n: self.local(n, position))
+        parts = []
+        for pool in self.pools:
+            for group in pool.groups:
+                tally = _peak_tally(group.rule, local) if admission else group.rule.tally(local)
+                parts.append(group.wastes(tally, pool.unit_bytes))
+        return Wastes.total(parts)
+
+    def wastes_all(self, lengths: Lengths) -> Wastes:
+        """Take apart what the requests hold on all GPUs equal to this rank."""
+        sets = self.multiplicity // self.token_factor
+        positions = range(self.token_factor)
+        return Wastes.total(self.wastes(lengths, position=p).times(sets) for p in positions)
+
+
+def _peak_tally(rule: Rule, lengths: Lengths) -> Tally:
+    sums = [0, 0, 0, 0, 0]
+    for n, count in lengths:
+        for i, value in enumerate(rule.split_peak(n)):
+            sums[i] += count * value
+    return Tally(*sums)
+
+
+class CachePlan(Value, frozen=True, kw_only=True):
+    """What an engine makes of a model and a deployment.
+
+    Attributes:
+        engine, engine_version: whose rules these are.
+        model: the model's name.
+        kv_cache_dtype: resolved, `K:V` where the two differ.
+        block_size: tokens a block of the pool that grows; None where the engine has no such unit.
+        ranks: one entry a pipeline stage, equal GPUs counted.
+        split: how a budget becomes units.
+        max_model_len: the longest sequence; prompt and output together.
+        notes: one line for every rule that moved a number.
+        unsupported: what is not modelled, with the size of the difference where it is known.
+        source: engine, version, file and symbol that the rules follow.
+    """
+
+    engine: str
+    engine_version: str | None = None
+    model: str
+    kv_cache_dtype: str
+    block_size: Positive | None
+    ranks: tuple[Rank, ...]
+    split: Split
+    max_model_len: Positive
+    notes: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def rank(self) -> Rank:
+        """The rank that needs the most for one sequence of max_model_len: it binds."""
+        return max(self.ranks, key=lambda r: r.bytes_needed(self.max_model_len))
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of one replica."""
+        return sum(r.multiplicity for r in self.ranks)
+
+    @property
+    def growing_pool(self) -> Pool | None:
+        """The binding rank's pool that grows with every token; None where nothing grows."""
+        for rules in ((Grow, Compressed), (Window, Chunk)):
+            for pool in self.rank.pools:
+                if any(isinstance(g.rule, rules) for g in pool.groups):
+                    return pool
+        return None
+
+    @property
+    def block_bytes(self) -> int | None:
+        """Bytes of one block of the growing pool on the binding rank."""
+        pool = self.growing_pool if self.block_size else None
+        return pool.unit_bytes if pool else None
+
+    def held(self, n: int) -> dict[str, int]:
+        """Units that a sequence of n tokens holds now, by pool of the binding rank."""
+        rank = self.rank
+        return {pool.name: pool.held(rank.local(n)) for pool in rank.pools}
+
+    def need(self, n: int) -> dict[str, int]:
+        """Units that admission reserves for a sequence of n tokens, by pool."""
+        rank = self.rank
+        return {pool.name: pool.need(rank.local(n)) for pool in rank.pools}
+
+    def bytes_held(self, n: int) -> int:
+        """Bytes that a sequence of n tokens holds now on the binding rank."""
+        return self.rank.bytes_held(n)
+
+    def bytes_needed(self, n: int) -> int:
+        """Bytes that admission reserves for a sequence of n tokens on the binding rank."""
+        return self.rank.bytes_needed(n)
+
+    def bytes_readable(self, n: int) -> int:
+        """Bytes that a token to come can read of a sequence of n, on the binding rank."""
+        return self.rank.bytes_readable(n)
+
+    def wastes(self, requests: int | Lengths | Iterable[int]) -> Wastes:
+        """Take apart what requests of these lengths hold on the binding rank."""
+        return self.rank.wastes(_as_lengths(requests))
+
+    def wastes_all_ranks(self, requests: int | Lengths | Iterable[int]) -> Wastes:
+        """Take apart what requests of these lengths hold on all GPUs together."""
+        lengths = _as_lengths(requests)
+        return Wastes.total(rank.wastes_all(lengths) for rank in self.ranks)
+
+    def wastes_at_admission(self, requests: int | Lengths | Iterable[int]) -> Wastes:
+        """Take apart what admission reserves for requests of these lengths (binding rank)."""
+        return self.rank.wastes(_as_lengths(requests), admission=True)
+
+    def tail_slots(self) -> int:
+        """The most slots that the last block of a growing group can leave empty."""
+        pool = self.growing_pool
+        return max((g.rule.slots_per_unit - 1 for g in pool.groups), default=0) if pool else 0
+
+    def max_tail_bytes(self) -> int:
+        """Bytes of the last blocks when one token has been written to each (binding rank)."""
+        return sum(
+            (g.rule.slots_per_unit - 1) * g.slot_bytes
+            for pool in self.rank.pools
+            for g in pool.groups
+            if isinstance(g.rule, (Grow, Window, Chunk, Compressed))
+        )
+
+    def contiguous(self, max_model_len: int | None = None) -> CachePlan:
+        """Return the twin of this plan that reserves every cache in one piece.
+
+        A sequence gets room for max_model_len tokens (a window or chunk for no more than it can
+        keep) in exact rows, and one state; nothing is shared and nothing is rounded.
+        """
+        length = max_model_len or self.max_model_len
+        ranks = tuple(
+            msgspec.structs.replace(
+                rank, pools=_twin_pools(rank, rank.local(length)), fixed_bytes=0
+            )
+            for rank in self.ranks
+        )
+        return msgspec.structs.replace(
+            self,
+            block_size=None,
+            ranks=ranks,
+            split="fungible",
+            max_model_len=length,
+            notes=(),
+            unsupported=(),
+            source=f"contiguous twin of {self.source or self.engine}",
+        )
+
+    def capacity(self, kv_cache_bytes: int | None = None, *, at: int | None = None) -> Capacity:
+        """Return what `kv_cache_bytes` on each rank hold; see core.capacity.capacity."""
+        from kvcalc.core.capacity import capacity  # capacity reads plans
+
+        return capacity(self, kv_cache_bytes, at=at)
+
+
+def _twin_pools(rank: Rank, length: int) -> tuple[Pool, ...]:
+    pools = []
+    for pool in rank.pools:
+        for group in pool.groups:
+            rule = group.rule.contiguous(length)
+            unit = rule.slots_per_unit * group.slot_bytes
+            if not unit:
+                continue  # a group without rows has nothing to reserve
+            twin = msgspec.structs.replace(group, rule=rule, unit_bytes=unit)
+            pools.append(Pool(name=group.name, groups=(twin,), unit_bytes=unit))
+    return tuple(pools)
+
+
+def _as_lengths(requests: int | Lengths | Iterable[int]) -> Lengths:
+    if isinstance(requests, Lengths):
+        return requests
+    return Lengths({requests: 1}) if isinstance(requests, int) else Lengths.of(requests)

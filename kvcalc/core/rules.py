@@ -1,0 +1,368 @@
+"""How an engine hands out cache for one sequence: one class a rule, all in whole units.
+
+A unit is what the allocator hands out at once: a block of tokens, one entry, one state. A unit
+holds `slots_per_unit` slots; a slot holds the rows of one token (of one entry of a compressed
+cache, of one state). A rule never takes the maximum length or the engine: it says, for a sequence
+of n cached tokens, how many units it holds, how many admission asks for, and how its slots split
+into those in use and the named wastes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvcalc.core.lengths import Lengths
+from kvcalc.core.units import cdiv
+from kvcalc.core.values import NonNegative, Positive, Value, require_range
+
+__all__ = [
+    "Chunk",
+    "Compressed",
+    "Fixed",
+    "Grow",
+    "Rule",
+    "Slots",
+    "Tally",
+    "Whole",
+    "Window",
+]
+
+
+class Tally(NamedTuple):
+    """Units and slots of one sequence, or of many added up.
+
+    `units x slots_per_unit == used + reservation + tail + retention` always.
+    """
+
+    units: int
+    used: int
+    reservation: int
+    tail: int
+    retention: int
+
+
+class RuleBase(Value, frozen=True, kw_only=True, tag_field="rule"):
+    """What every rule answers. n is the number of cached tokens on this rank."""
+
+    @property
+    def slots_per_unit(self) -> int:
+        """Slots in one unit."""
+        raise NotImplementedError
+
+    def held(self, n: int) -> int:
+        """Units that a sequence of n cached tokens holds now."""
+        raise NotImplementedError
+
+    def peak(self, n: int) -> int:
+        """Units that admission reserves for a sequence on its way to n tokens; rises with n."""
+        return self.held(n)
+
+    def used(self, n: int) -> int:
+        """Slots that the newest of n tokens reads, its own included."""
+        raise NotImplementedError
+
+    def readable(self, n: int) -> int:
+        """Slots that a token still to come can read: a window's oldest is already out of reach."""
+        return self.used(n)
+
+    def tail(self, n: int) -> int:
+        """Slots of the last unit that no token has reached yet."""
+        return 0
+
+    def split(self, n: int) -> Tally:
+        """Split what is held now."""
+        return self._split(n, self.held(n))
+
+    def split_peak(self, n: int) -> Tally:
+        """Split what admission reserves."""
+        return self._split(n, self.peak(n))
+
+    def _split(self, n: int, units: int) -> Tally:
+        slots = units * self.slots_per_unit
+        used = self.used(n)
+        tail = min(self.tail(n), slots - used)
+        return Tally(units, used, 0, tail, slots - used - tail)
+
+    def tally(self, lengths: Lengths) -> Tally:
+        """Split what all requests hold at their full length, added up."""
+        sums = [0, 0, 0, 0, 0]
+        for n, count in lengths:
+            for i, value in enumerate(self.split(n)):
+                sums[i] += count * value
+        return Tally(*sums)
+
+    def contiguous(self, max_model_len: int) -> Rule:
+        """Return the rule of the same cache reserved in one piece for `max_model_len` tokens."""
+        raise NotImplementedError
+
+
+class Grow(RuleBase, frozen=True, kw_only=True, tag="grow"):
+    """Blocks handed out as the sequence grows; nothing is ever given back.
+
+    `lookahead` slots beyond the cached tokens are held for tokens being proposed (speculation).
+    """
+
+    block_tokens: Positive
+    lookahead: NonNegative = 0
+
+    def __post_init__(self) -> None:
+        require_range(self, 1, "block_tokens")
+        require_range(self, 0, "lookahead")
+
+    @property
+    def slots_per_unit(self) -> int:
+        return self.block_tokens
+
+    def held(self, n: int) -> int:
+        return cdiv(n + self.lookahead, self.block_tokens) if n else 0
+
+    def peak(self, n: int) -> int:
+        return cdiv(n, self.block_tokens)
+
+    def used(self, n: int) -> int:
+        return n
+
+    def tail(self, n: int) -> int:
+        return -n % self.block_tokens
+
+    def tally(self, lengths: Lengths) -> Tally:
+        # One pass of plain arithmetic: traces of millions of requests come through here.
+        block = self.block_tokens
+        if self.lookahead:
+            return super().tally(lengths)
+        used = sum([n * count for n, count in lengths.pairs])
+        tail = sum([-n % block * count for n, count in lengths.pairs])
+        return Tally((used + tail) // block, used, 0, tail, 0)
+
+    def contiguous(self, max_model_len: int) -> Rule:
+        return Whole(slots=max_model_len)
+
+
+class Window(RuleBase, frozen=True, kw_only=True, tag="window"):
+    """Blocks of the last `window` tokens.
+
+    Admission asks for window - 1 tokens, those in flight in one step, and `extra_blocks`. Blocks
+    lie at multiples of the block size in the sequence, so the window may begin and end inside
+    one; with `ring` they lie in a ring of their own and only as many are held as the window needs.
+    """
+
+    block_tokens: Positive
+    window: Positive
+    in_flight: Positive = 1
+    extra_blocks: NonNegative = 0
+    ring: bool = False
+
+    def __post_init__(self) -> None:
+        require_range(self, 1, "block_tokens", "window", "in_flight")
+        require_range(self, 0, "extra_blocks")
+
+    @property
+    def slots_per_unit(self) -> int:
+        return self.block_tokens
+
+    def held(self, n: int) -> int:
+        if self.ring:
+            return cdiv(self.used(n), self.block_tokens)
+        return cdiv(n, self.block_tokens) - max(0, n - self.window) // self.block_tokens
+
+    def peak(self, n: int) -> int:
+        if not n:
+            return 0
+        tokens = min(self.window - 1 + self.in_flight, n)
+        return cdiv(tokens, self.block_tokens) + self.extra_blocks
+
+    def used(self, n: int) -> int:
+        return min(n, self.window)
+
+    def readable(self, n: int) -> int:
+        return min(n, self.window - 1)
+
+    def tail(self, n: int) -> int:
+        return -(self.used(n) if self.ring else n) % self.block_tokens
+
+    def contiguous(self, max_model_len: int) -> Rule:
+        return Whole(slots=min(max_model_len, self.window), limit=self.window)
+
+
+class Chunk(RuleBase, frozen=True, kw_only=True, tag="chunk"):
+    """Blocks of the current chunk of `chunk` tokens; `ring` as in Window."""
+
+    block_tokens: Positive
+    chunk: Positive
+    in_flight: NonNegative = 0
+    ring: bool = False
+
+    def __post_init__(self) -> None:
+        require_range(self, 1, "block_tokens", "chunk")
+        require_range(self, 0, "in_flight")
+
+    @property
+    def slots_per_unit(self) -> int:
+        return self.block_tokens
+
+    def _first(self, n: int) -> int:
+        return max(0, n - 1) // self.chunk * self.chunk
+
+    def held(self, n: int) -> int:
+        if self.ring:
+            return cdiv(self.used(n), self.block_tokens)
+        return cdiv(n, self.block_tokens) - self._first(n) // self.block_tokens
+
+    def peak(self, n: int) -> int:
+        return cdiv(min(self.chunk + self.in_flight, n), self.block_tokens)
+
+    def used(self, n: int) -> int:
+        return n - self._first(n)
+
+    def readable(self, n: int) -> int:
+        return n % self.chunk
+
+    def tail(self, n: int) -> int:
+        return -(self.used(n) if self.ring else n) % self.block_tokens
+
+    def contiguous(self, max_model_len: int) -> Rule:
+        return Whole(slots=min(max_model_len, self.chunk), limit=self.chunk, restarts=True)
+
+
+class Compressed(RuleBase, frozen=True, kw_only=True, tag="compressed"):
+    """Blocks of `block_entries` entries, one entry for every `ratio` tokens.
+
+    A block is handed out with the first token of its block_entries x ratio tokens.
+    """
+
+    block_entries: Positive
+    ratio: Positive
+
+    def __post_init__(self) -> None:
+        require_range(self, 1, "block_entries", "ratio")
+
+    @property
+    def slots_per_unit(self) -> int:
+        return self.block_entries
+
+    def held(self, n: int) -> int:
+        return cdiv(n, self.block_entries * self.ratio)
+
+    def used(self, n: int) -> int:
+        return n // self.ratio
+
+    def tail(self, n: int) -> int:
+        return self.held(n) * self.block_entries - self.used(n)
+
+    def contiguous(self, max_model_len: int) -> Rule:
+        return Whole(slots=max_model_len // self.ratio, ratio=self.ratio)
+
+
+class Slots(RuleBase, frozen=True, kw_only=True, tag="slots"):
+    """`count` states a sequence, whatever its length; one of them is live."""
+
+    count: Positive = 1
+
+    def __post_init__(self) -> None:
+        require_range(self, 1, "count")
+
+    @property
+    def slots_per_unit(self) -> int:
+        return 1
+
+    def held(self, n: int) -> int:
+        return self.count
+
+    def used(self, n: int) -> int:
+        return 1
+
+    def contiguous(self, max_model_len: int) -> Rule:
+        return Slots()
+
+
+class Fixed(RuleBase, frozen=True, kw_only=True, tag="fixed"):
+    """`tokens` rows written once a sequence (an encoder's output), in whole blocks."""
+
+    block_tokens: Positive
+    tokens: Positive
+
+    def __post_init__(self) -> None:
+        require_range(self, 1, "block_tokens", "tokens")
+
+    @property
+    def slots_per_unit(self) -> int:
+        return self.block_tokens
+
+    def held(self, n: int) -> int:
+        return cdiv(self.tokens, self.block_tokens)
+
+    def used(self, n: int) -> int:
+        return self.tokens
+
+    def tail(self, n: int) -> int:
+        return -self.used(n) % self.block_tokens
+
+    def contiguous(self, max_model_len: int) -> Rule:
+        return Fixed(block_tokens=self.tokens, tokens=self.tokens)
+
+
+class Whole(RuleBase, frozen=True, kw_only=True, tag="whole"):
+    """`slots` slots reserved in one piece when the sequence starts, whatever it will write.
+
+    Attributes:
+        slots: the region, in slots; a longer sequence gets a region of its own length.
+        limit: the most slots a token ever reads (a window or chunk); room beyond it is there for
+            tokens in flight.
+        restarts: the limit is a chunk's: reading starts anew at its multiples.
+        ratio: tokens a slot (a compressed cache).
+    """
+
+    slots: NonNegative
+    limit: Positive | None = None
+    restarts: bool = False
+    ratio: Positive = 1
+
+    def __post_init__(self) -> None:
+        require_range(self, 0, "slots")
+        require_range(self, 1, "ratio")
+        require_range(self, 1, "limit", optional=True)
+
+    @property
+    def slots_per_unit(self) -> int:
+        return 1
+
+    def _written(self, n: int) -> int:
+        entries = n // self.ratio
+        return entries if self.limit is None else min(entries, self.limit)
+
+    def held(self, n: int) -> int:
+        return max(self.slots, self._written(n))
+
+    def used(self, n: int) -> int:
+        if self.restarts and self.limit is not None:
+            return (n - 1) % self.limit + 1 if n else 0
+        return self._written(n)
+
+    def readable(self, n: int) -> int:
+        if self.limit is None:
+            return self._written(n)
+        return n % self.limit if self.restarts else min(n, self.limit - 1)
+
+    def _split(self, n: int, units: int) -> Tally:
+        used = self.used(n)
+        usable = units if self.limit is None else min(units, self.limit)
+        reservation = usable - self._written(n)
+        return Tally(units, used, reservation, 0, units - used - reservation)
+
+    def tally(self, lengths: Lengths) -> Tally:
+        if self.limit is not None or self.ratio != 1:
+            return super().tally(lengths)
+        slots = self.slots
+        used = sum([n * count for n, count in lengths.pairs])
+        units = sum([(n if n > slots else slots) * count for n, count in lengths.pairs])
+        return Tally(units, used, units - used, 0, 0)
+
+    def contiguous(self, max_model_len: int) -> Rule:
+        slots = max_model_len // self.ratio
+        if self.limit is not None:
+            slots = min(slots, self.limit)
+        return Whole(slots=slots, limit=self.limit, restarts=self.restarts, ratio=self.ratio)
+
+
+Rule = Grow | Window | Chunk | Compressed | Slots | Fixed | Whole
+"""Every rule; a test compares this list with the classes above."""

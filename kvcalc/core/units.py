@@ -1,0 +1,195 @@
+"""Bytes and tokens as exact ints: reading them, printing them, dividing them.
+
+Binary names mean powers of two (KiB, MiB, GiB), decimal names powers of ten (kB, MB, GB). A bare
+`40G` or `32k` means one thing to one reader and another to the next, so it is refused with both.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Literal
+
+from kvcalc.core.errors import InvalidValueError
+
+__all__ = [
+    "UNIT_SYSTEMS",
+    "UnitSystem",
+    "cdiv",
+    "format_bytes",
+    "format_count",
+    "format_ratio",
+    "parse_bytes",
+    "parse_tokens",
+    "round_up",
+]
+
+UnitSystem = Literal["binary", "decimal"]
+UNIT_SYSTEMS: tuple[UnitSystem, ...] = ("binary", "decimal")
+
+_BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
+_DECIMAL = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
+_EXACT = {**_BINARY, **_DECIMAL, "KB": 10**3, "bytes": 1}
+_NUMBER = r"(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?P<fraction>\.\d+)?"
+_SIZE = re.compile(rf"\s*{_NUMBER}\s*(?P<unit>[A-Za-z]*)\s*", re.ASCII)
+_MAX_TEXT = 60  # longer than any size that means something; keeps messages and conversions short
+_MAX_TOKENS = 10**12
+_WHOLE_LIMIT = 10_240  # a whole number of a smaller unit is printed as such below this
+
+
+def cdiv(a: int, b: int) -> int:
+    """Return a / b rounded up, for "how many blocks".
+
+    >>> cdiv(17, 16)
+    2
+    """
+    return -(-a // b)
+
+
+def round_up(a: int, multiple: int) -> int:
+    """Return the smallest multiple of `multiple` that is not below a.
+
+    >>> round_up(5000, 256)
+    5120
+    """
+    return -(-a // multiple) * multiple
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…")
+
+
+def parse_bytes(text: str, *, up: bool = False) -> int:
+    """Read a size such as `123`, `15GiB`, `1.9 GiB`, `40GB` or `983,040 B` as bytes.
+
+    Args:
+        text: the size; without a unit it is bytes.
+        up: round a fraction of a byte up (requests) instead of down (free memory, holes).
+
+    Raises:
+        InvalidValueError: not a size, negative, or a unit with two readings (`40G`, `40gb`).
+
+    >>> parse_bytes("1.9GiB")
+    2040109465
+    """
+    match = _SIZE.fullmatch(text) if len(text) <= _MAX_TEXT else None
+    if match is None:
+        raise InvalidValueError(
+            f"{_shown(text)} is not a size",
+            hint="write bytes, or a number with a unit: 15GiB, 40GB",
+        )
+    unit = match["unit"] or "B"
+    number = Decimal(match["whole"].replace(",", "") + (match["fraction"] or ""))
+    if unit not in _EXACT:
+        raise _bad_unit(text, match["whole"] + (match["fraction"] or ""), unit)
+    exact = number * _EXACT[unit]
+    whole = int(exact)
+    return whole + 1 if up and exact != whole else whole
+
+
+def _bad_unit(text: str, number: str, unit: str) -> InvalidValueError:
+    letter = unit[0].upper()
+    readings = (
+        f"{number}{letter}iB (2^{10 * ('KMGTP'.index(letter) + 1)})"
+        f" or {number}{'k' if letter == 'K' else letter}B (10^{3 * ('KMGTP'.index(letter) + 1)})"
+        if letter in "KMGTP" and unit.lower() in {letter.lower() + end for end in ("", "b", "ib")}
+        else ""
+    )
+    if readings:
+        return InvalidValueError(
+            f"{_shown(text)} has more than one reading", hint=f"write {readings}"
+        )
+    return InvalidValueError(
+        f"{_shown(text)} has an unknown unit",
+        hint="units are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB",
+    )
+
+
+def parse_tokens(text: str, *, minimum: int = 1) -> int:
+    """Read a whole number of tokens, such as `8192` or `131,072`.
+
+    Raises:
+        InvalidValueError: not a whole number, below `minimum`, beyond 10^12, or `32k`, which
+            means 32,000 to some and 32,768 to others.
+
+    >>> parse_tokens("131,072")
+    131072
+    """
+    match = _SIZE.fullmatch(text) if len(text) <= _MAX_TEXT else None
+    if match is None or match["fraction"]:
+        raise InvalidValueError(
+            f"{_shown(text)} is not a number of tokens", hint="write a whole number such as 8192"
+        )
+    value = int(match["whole"].replace(",", ""))
+    unit = match["unit"].lower()
+    if unit in ("k", "m"):
+        power = 1 if unit == "k" else 2
+        raise InvalidValueError(
+            f"{_shown(text)} tokens has two readings",
+            hint=f"write {value * 1000**power} or {value * 1024**power}",
+        )
+    if unit:
+        raise InvalidValueError(
+            f"{_shown(text)} is not a number of tokens", hint="write a whole number such as 8192"
+        )
+    if not minimum <= value <= _MAX_TOKENS:
+        raise InvalidValueError(
+            f"{_shown(text)} tokens is out of range",
+            hint=f"tokens go from {minimum} to {_MAX_TOKENS}",
+        )
+    return value
+
+
+def _scaled(value: int, unit: int, digits: int) -> str:
+    """Return value / unit with `digits` decimals, rounded half up, in exact arithmetic."""
+    scale = 10**digits
+    scaled = (2 * value * scale + unit) // (2 * unit)
+    whole, rest = divmod(scaled, scale)
+    text = f"{whole:,}"
+    return f"{text}.{rest:0{digits}d}".rstrip("0").rstrip(".") if digits else text
+
+
+def format_bytes(value: int, *, units: UnitSystem = "binary", exact: bool = False) -> str:
+    """Print a byte count for people.
+
+    A value that is a whole number of some unit is printed in it (960 KiB, 1,984 KiB), so that no
+    digit is lost where none has to be; others get at most two decimals of the largest unit.
+
+    Args:
+        value: bytes; may be negative (a shortfall).
+        units: binary (KiB, MiB, GiB) or decimal (kB, MB, GB).
+        exact: every digit, in bytes.
+
+    >>> format_bytes(983_040)
+    '960 KiB'
+    >>> format_bytes(153_944_064)
+    '146.8 MiB'
+    """
+    if value < 0:
+        return "-" + format_bytes(-value, units=units, exact=exact)
+    if exact:
+        return f"{value:,} B"
+    table = _BINARY if units == "binary" else _DECIMAL
+    name, size = max(((n, s) for n, s in table.items() if s <= max(value, 1)), key=lambda t: t[1])
+    for smaller, unit in sorted(table.items(), key=lambda t: -t[1]):
+        if unit <= size and value % unit == 0 and value // unit < _WHOLE_LIMIT:
+            return f"{value // unit:,} {smaller}"
+    return f"{_scaled(value, size, 1 if value >= 100 * size else 2)} {name}"
+
+
+def format_count(value: int) -> str:
+    """Print a count with thousands separated.
+
+    >>> format_count(65536)
+    '65,536'
+    """
+    return f"{value:,}"
+
+
+def format_ratio(ratio: float) -> str:
+    """Print a ratio between 0 and 1 as a percentage with two decimals.
+
+    >>> format_ratio(0.85656738)
+    '85.66 %'
+    """
+    return f"{100 * ratio:.2f} %"
