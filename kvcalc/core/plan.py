@@ -38,6 +38,8 @@ class Group(Value, frozen=True, kw_only=True):
         rule: how a sequence gets and holds units.
         payload: bytes of one slot by role, all layers together: what the rows really need.
         unit_bytes: bytes of one unit of these layers, widened pages included.
+        lookahead_bytes: part of a unit that is room for tokens being proposed (speculation widens
+            a convolution's window by their number).
     """
 
     name: str
@@ -45,6 +47,7 @@ class Group(Value, frozen=True, kw_only=True):
     rule: Rule
     payload: dict[str, int]
     unit_bytes: NonNegative
+    lookahead_bytes: NonNegative = 0
 
     def __post_init__(self) -> None:
         if self.content_bytes > self.unit_bytes:
@@ -59,8 +62,8 @@ class Group(Value, frozen=True, kw_only=True):
 
     @property
     def content_bytes(self) -> int:
-        """Bytes of the rows of one full unit."""
-        return self.rule.slots_per_unit * self.slot_bytes
+        """Bytes of one full unit: its rows and the room for tokens being proposed."""
+        return self.rule.slots_per_unit * self.slot_bytes + self.lookahead_bytes
 
     def wastes(self, tally: Tally, pool_unit_bytes: int) -> Wastes:
         """Take apart the bytes of some units of a pool that this group holds."""
@@ -70,7 +73,7 @@ class Group(Value, frozen=True, kw_only=True):
             used_bytes=tally.used * slot,
             reservation_bytes=tally.reservation * slot,
             tail_bytes=tally.tail * slot,
-            retention_bytes=tally.retention * slot,
+            retention_bytes=tally.retention * slot + tally.units * self.lookahead_bytes,
             page_padding_bytes=tally.units * (self.unit_bytes - self.content_bytes),
             group_padding_bytes=tally.units * (pool_unit_bytes - self.unit_bytes),
         )
@@ -323,7 +326,7 @@ def _twin_pools(rank: Rank, length: int) -> tuple[Pool, ...]:
             unit = rule.slots_per_unit * group.slot_bytes
             if not unit:
                 continue  # a group without rows has nothing to reserve
-            twin = msgspec.structs.replace(group, rule=rule, unit_bytes=unit)
+            twin = msgspec.structs.replace(group, rule=rule, unit_bytes=unit, lookahead_bytes=0)
             pools.append(Pool(name=group.name, groups=(twin,), unit_bytes=unit))
     return tuple(pools)
 

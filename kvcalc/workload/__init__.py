@@ -1,0 +1,1 @@
+"""Workloads: the lengths of real requests, read from trace files or arrays."""
