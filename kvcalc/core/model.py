@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd, lcm
 from typing import Annotated
 
 import msgspec
 
 from kvcalc.core.dtypes import KvDtype, element_bytes, kv_dtype
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
-from kvcalc.core.kind import All, Chunks, EveryNth, HeadSplit, Once, Span, Windowed, split_heads
+from kvcalc.core.kind import (
+    All,
+    Chunks,
+    EveryNth,
+    HeadSplit,
+    Once,
+    Span,
+    Windowed,
+    split_heads,
+)
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.states import VLLM_STATES, StateLayout
+from kvcalc.core.units import add_rates
 from kvcalc.core.values import Positive, Value, require_range
 
 __all__ = ["ModelSpec", "row_bytes", "span_tokens", "stage_sizes"]
@@ -104,6 +113,11 @@ class ModelSpec(Value, frozen=True, kw_only=True):
             for cache in run.caches:
                 yield run.count, cache
 
+    def with_layers(self, count: int, caches: tuple[Cache, ...]) -> ModelSpec:
+        """Return a model of `count` layers that all keep these caches."""
+        run = LayerRun(count=count, caches=caches)
+        return msgspec.structs.replace(self, num_hidden_layers=count, layers=(run,))
+
     def on_rank(self, tp: int, split: HeadSplit = split_heads) -> ModelSpec:
         """Return what one of `tp` tensor-parallel ranks keeps of every layer.
 
@@ -170,24 +184,17 @@ class ModelSpec(Value, frozen=True, kw_only=True):
 
     def _growth(self, kv_cache_dtype: str | KvDtype, *, windows_open: bool) -> tuple[int, int]:
         dtype = self._dtype(kv_cache_dtype)
-        period = 1
-        for _, cache in self.caches():
-            if isinstance(cache.span, EveryNth):
-                period = lcm(period, cache.span.ratio)
-        grown = 0
+        rates = []
         for count, cache in self.caches():
+            size = count * row_bytes(cache, dtype)
             match cache.span:
                 case All():
-                    entries = period
+                    rates.append((size, 1))
                 case EveryNth(ratio=ratio):
-                    entries = period // ratio
-                case Windowed() | Chunks():
-                    entries = period if windows_open else 0
-                case Once():
-                    entries = 0
-            grown += count * entries * row_bytes(cache, dtype)
-        common = gcd(grown, period)
-        return grown // common, period // common
+                    rates.append((size, ratio))
+                case Windowed() | Chunks() if windows_open:
+                    rates.append((size, 1))
+        return add_rates(rates)
 
     def state_bytes(self, layout: StateLayout = VLLM_STATES) -> int:
         """Return the bytes of fixed state that one sequence keeps, whatever its length."""

@@ -14,8 +14,9 @@ import msgspec
 
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.lengths import Lengths
-from kvcalc.core.rules import Chunk, Compressed, Grow, Rule, Tally, Window
-from kvcalc.core.units import cdiv
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Tally, Window
+from kvcalc.core.units import add_rates, cdiv
 from kvcalc.core.values import NonNegative, Positive, Value
 from kvcalc.core.waste import Wastes
 
@@ -125,7 +126,7 @@ class Rank(Value, frozen=True, kw_only=True):
 
     Attributes:
         name: "rank", or the pipeline stage.
-        layers: model layers on it.
+        share: the layers that it keeps, as it keeps them (its stage, its heads).
         pools: what it allocates.
         multiplicity: how many GPUs are equal to it.
         token_factor: GPUs that share the tokens of a sequence (context parallelism); each keeps
@@ -134,11 +135,15 @@ class Rank(Value, frozen=True, kw_only=True):
     """
 
     name: str
-    layers: NonNegative
+    share: ModelSpec | None = None
     pools: tuple[Pool, ...]
     multiplicity: Positive = 1
     token_factor: Positive = 1
     fixed_bytes: NonNegative = 0
+
+    def groups(self) -> tuple[Group, ...]:
+        """Return the groups of all pools."""
+        return tuple(group for pool in self.pools for group in pool.groups)
 
     def local(self, n: int, position: int = 0) -> int:
         """Tokens of a sequence of n that the GPU at `position` of the token_factor keeps."""
@@ -152,11 +157,30 @@ class Rank(Value, frozen=True, kw_only=True):
         """Bytes that admission reserves for a sequence on its way to n tokens."""
         return sum(p.need(self.local(n)) * p.unit_bytes for p in self.pools)
 
+    def growth(self, *, windows_open: bool = True) -> tuple[int, int]:
+        """Return (bytes, tokens): what the rows grow by, in the fewest tokens that always add it.
+
+        Args:
+            windows_open: windows and chunks still grow (False: they are full).
+        """
+        rates = []
+        for group in self.groups():
+            match group.rule:
+                case Grow():
+                    rates.append((group.slot_bytes, self.token_factor))
+                case Compressed(ratio=ratio):
+                    rates.append((group.slot_bytes, self.token_factor * ratio))
+                case Window() | Chunk() if windows_open:
+                    rates.append((group.slot_bytes, self.token_factor))
+        return add_rates(rates)
+
+    def bytes_used(self, n: int) -> int:
+        """The most bytes of rows and state in use at once on the way to n tokens."""
+        return sum(g.rule.most_used(self.local(n)) * g.slot_bytes for g in self.groups())
+
     def bytes_readable(self, n: int) -> int:
         """Bytes of rows and state that a token still to come can read."""
-        return sum(
-            g.rule.readable(self.local(n)) * g.slot_bytes for p in self.pools for g in p.groups
-        )
+        return sum(g.rule.readable(self.local(n)) * g.slot_bytes for g in self.groups())
 
     def wastes(self, lengths: Lengths, *, position: int = 0, admission: bool = False) -> Wastes:
         """Take apart what all requests hold at their full length (or what admission reserves)."""
@@ -198,6 +222,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
         max_model_len: the longest sequence; prompt and output together.
         notes: one line for every rule that moved a number.
         unsupported: what is not modelled, with the size of the difference where it is known.
+        convention: what the engine's rules take for granted, a sentence each.
         source: engine, version, file and symbol that the rules follow.
     """
 
@@ -211,6 +236,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     max_model_len: Positive
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
+    convention: tuple[str, ...] = ()
     source: str = ""
 
     @property
@@ -238,6 +264,23 @@ class CachePlan(Value, frozen=True, kw_only=True):
         pool = self.growing_pool if self.block_size else None
         return pool.unit_bytes if pool else None
 
+    def growth(self, *, windows_open: bool = True) -> tuple[int, int]:
+        """Return (bytes, tokens) that the binding rank's rows grow by; see Rank.growth."""
+        return self.rank.growth(windows_open=windows_open)
+
+    def growth_all_ranks(self) -> tuple[int, int]:
+        """Return (bytes, tokens) that the rows on all GPUs grow by while windows are open."""
+        rates = [(r.multiplicity, *r.growth()) for r in self.ranks]
+        return add_rates((count * size, tokens) for count, size, tokens in rates)
+
+    def fixed_bytes(self, rule: type[Slots] | type[Fixed]) -> int:
+        """Bytes of rows that a sequence keeps whatever its length (states, encoder rows)."""
+        return sum(
+            group.rule.used(1) * group.slot_bytes
+            for group in self.rank.groups()
+            if isinstance(group.rule, rule)
+        )
+
     def held(self, n: int) -> dict[str, int]:
         """Units that a sequence of n tokens holds now, by pool of the binding rank."""
         rank = self.rank
@@ -255,6 +298,10 @@ class CachePlan(Value, frozen=True, kw_only=True):
     def bytes_needed(self, n: int) -> int:
         """Bytes that admission reserves for a sequence of n tokens on the binding rank."""
         return self.rank.bytes_needed(n)
+
+    def bytes_used(self, n: int) -> int:
+        """The most bytes in use at once on the way to n tokens, on the binding rank."""
+        return self.rank.bytes_used(n)
 
     def bytes_readable(self, n: int) -> int:
         """Bytes that a token to come can read of a sequence of n, on the binding rank."""
@@ -282,8 +329,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
         """Bytes of the last blocks when one token has been written to each (binding rank)."""
         return sum(
             (g.rule.slots_per_unit - 1) * g.slot_bytes
-            for pool in self.rank.pools
-            for g in pool.groups
+            for g in self.rank.groups()
             if isinstance(g.rule, (Grow, Window, Chunk, Compressed))
         )
 

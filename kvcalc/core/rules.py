@@ -61,6 +61,10 @@ class RuleBase(Value, frozen=True, kw_only=True, tag_field="rule"):
         """Slots that the newest of n tokens reads, its own included."""
         raise NotImplementedError
 
+    def most_used(self, n: int) -> int:
+        """The most slots in use at once on the way to n tokens; rises with n."""
+        return self.used(n)
+
     def readable(self, n: int) -> int:
         """Slots that a token still to come can read: a window's oldest is already out of reach."""
         return self.used(n)
@@ -214,6 +218,9 @@ class Chunk(RuleBase, frozen=True, kw_only=True, tag="chunk"):
     def used(self, n: int) -> int:
         return n - self._first(n)
 
+    def most_used(self, n: int) -> int:
+        return min(n, self.chunk)
+
     def readable(self, n: int) -> int:
         return n % self.chunk
 
@@ -336,6 +343,9 @@ class Whole(RuleBase, frozen=True, kw_only=True, tag="whole"):
     def used(self, n: int) -> int:
         if self.restarts and self.limit is not None:
             return (n - 1) % self.limit + 1 if n else 0
+        return self._written(n)
+
+    def most_used(self, n: int) -> int:
         return self._written(n)
 
     def readable(self, n: int) -> int:

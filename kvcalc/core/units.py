@@ -7,7 +7,9 @@ Binary names mean powers of two (KiB, MiB, GiB), decimal names powers of ten (kB
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal
+from math import gcd, lcm
 from typing import Literal
 
 from kvcalc.core.errors import InvalidValueError
@@ -15,6 +17,7 @@ from kvcalc.core.errors import InvalidValueError
 __all__ = [
     "UNIT_SYSTEMS",
     "UnitSystem",
+    "add_rates",
     "cdiv",
     "format_bytes",
     "format_count",
@@ -53,6 +56,23 @@ def round_up(a: int, multiple: int) -> int:
     5120
     """
     return -(-a // multiple) * multiple
+
+
+def add_rates(rates: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Add up rates of (bytes, tokens) exactly: the fewest tokens that always add the same bytes.
+
+    A rate of no bytes says how often nothing happens, and does not lengthen the period.
+
+    >>> add_rates([(1024, 1), (584, 4)])
+    (4680, 4)
+    >>> add_rates([(1152, 2)])
+    (1152, 2)
+    """
+    counted = [(size, tokens) for size, tokens in rates if size]
+    period = lcm(*(tokens for _, tokens in counted))
+    grown = sum(size * (period // tokens) for size, tokens in counted)
+    common = gcd(grown, period)
+    return grown // common, period // common
 
 
 def _shown(text: str) -> str:

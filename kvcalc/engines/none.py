@@ -79,12 +79,12 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     ranks = tuple(
         Rank(
             name=f"stage {i}" if len(stages) > 1 else "rank",
-            layers=stage.num_hidden_layers,
-            pools=_pools(stage.on_rank(tp), dtype, block),
+            share=share,
+            pools=_pools(share, dtype, block),
             multiplicity=tp,
             token_factor=dcp,
         )
-        for i, stage in enumerate(stages)
+        for i, share in enumerate(stage.on_rank(tp) for stage in stages)
     )
     pools = ranks[0].pools
     return CachePlan(
@@ -96,6 +96,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         split="one_pool" if all(len(r.pools) == 1 for r in ranks) and pools else "fungible",
         max_model_len=length,
         notes=tuple(_notes(model, deployment)),
+        convention=CONVENTION,
         source="the convention of kvcalc (see --explain)",
     )
 
@@ -167,7 +168,7 @@ def _rule(cache: Cache, block: int) -> tuple[str, Rule]:
 
 
 def _notes(model: ModelSpec, deployment: Deployment) -> list[str]:
-    notes = list(model.notes)
+    notes = []
     state = model.state_bytes()
     if state:
         others = [

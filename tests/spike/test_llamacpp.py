@@ -31,16 +31,16 @@ def _plan(pools: list[Pool], n_ctx_seq: int) -> CachePlan:
         model="spike",
         kv_cache_dtype="float16",
         block_size=None,
-        ranks=(Rank(name="rank", layers=0, pools=tuple(pools)),),
+        ranks=(Rank(name="rank", pools=tuple(pools)),),
         split="fixed",
         max_model_len=n_ctx_seq,
     )
 
 
 def _cell(caches: Any, dtype: str = "float16", **rule: Any) -> Group:
-    return shapes.attention("kv", caches, rule.get("rule", Grow(block_tokens=1)), kv_cache_dtype=dtype)
-
-
+    return shapes.attention(
+        "kv", caches, rule.get("rule", Grow(block_tokens=1)), kv_cache_dtype=dtype
+    )
 
 
 def _llama(row: dict[str, Any], dtype: str = "float16") -> CachePlan:
@@ -81,9 +81,7 @@ def _deci(row: dict[str, Any]) -> CachePlan:
     # Without flash attention every layer's V row, even one with no KV head, is as wide as the
     # widest: four rows of 8 x 128.
     widened = exact.payload["k"] + 4 * 8 * 128 * 2
-    group = Group(
-        name="kv", layers=4, rule=exact.rule, payload=exact.payload, unit_bytes=widened
-    )
+    group = Group(name="kv", layers=4, rule=exact.rule, payload=exact.payload, unit_bytes=widened)
     return _plan([_pool("kv", group, 8192)], 8192)
 
 

@@ -35,7 +35,7 @@ def _plan(*pools: Pool, fixed_bytes: int = 0, page: int = 1) -> CachePlan:
         model="spike",
         kv_cache_dtype="bfloat16",
         block_size=page,
-        ranks=(Rank(name="rank", layers=0, pools=pools, fixed_bytes=fixed_bytes),),
+        ranks=(Rank(name="rank", pools=pools, fixed_bytes=fixed_bytes),),
         split="ratio",
         max_model_len=MAX,
     )

@@ -52,7 +52,7 @@ def _plan(row: dict[str, Any]) -> CachePlan:
         model=row["model"],
         kv_cache_dtype="bfloat16",
         block_size=None,
-        ranks=(Rank(name="rank", layers=0, pools=pools),),
+        ranks=(Rank(name="rank", pools=pools),),
         split="fungible",
         max_model_len=row["max_cache_len"] or LONG,
     )

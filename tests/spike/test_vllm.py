@@ -88,9 +88,7 @@ GROUPS = {
     "replicated heads": _one_group(shapes.LLAMA_8B, 32),
     "MLA": _one_group(shapes.DEEPSEEK_V3, 61),
     "DSA": _deepseek_v32,
-    "Gemma-3": _windows(
-        shapes.GEMMA_3_WINDOW, shapes.GEMMA_3_FULL, 1024, [9, 9, 9, 9, 8, 8], 10
-    ),
+    "Gemma-3": _windows(shapes.GEMMA_3_WINDOW, shapes.GEMMA_3_FULL, 1024, [9, 9, 9, 9, 8, 8], 10),
     "gpt-oss on H100": _windows(shapes.GPT_OSS_WINDOW, shapes.GPT_OSS_FULL, 128, [12], 12),
     "Qwen3-Next on H100": _qwen3_next(3),
     "Qwen3-Next on A100": _qwen3_next(2),
@@ -98,7 +96,9 @@ GROUPS = {
     "DCP of MLA": _one_group(shapes.DEEPSEEK_V3, 61),
     "DCP of replicated heads": _one_group(shapes.LLAMA_8B, 32),
     # 62 layers in two stages; every stage has its part of the whole model's groups.
-    "PP of Gemma-3": _windows(shapes.GEMMA_3_WINDOW, shapes.GEMMA_3_FULL, 1024, [5, 5, 4, 4, 4, 4], 5),
+    "PP of Gemma-3": _windows(
+        shapes.GEMMA_3_WINDOW, shapes.GEMMA_3_FULL, 1024, [5, 5, 4, 4, 4, 4], 5
+    ),
     "speculation, MTP of an MLA model": _one_group(shapes.DEEPSEEK_V3, 62),
     "speculation, MTP of a hybrid": _qwen3_next(3, full_layers=13, proposed=2),
     "refused for memory": _one_group(shapes.LLAMA_8B, 32),
@@ -114,7 +114,6 @@ def _plan(row: dict[str, Any]) -> CachePlan:
     ranks = tuple(
         Rank(
             name=f"stage {i}",
-            layers=sum(g.layers for g in groups),
             pools=(pool,),
             multiplicity=row["case"].get("tp", 1),
             token_factor=row["case"].get("dcp", 1),

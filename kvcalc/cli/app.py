@@ -1,0 +1,99 @@
+"""The kvcalc command: its commands, and what an error looks like to a user."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import typer
+from typer.exceptions import TyperException
+
+from kvcalc.cli.output import say, write_out
+from kvcalc.core.errors import KvcalcError, UnavailableError
+
+__all__ = ["COMMANDS", "build", "main"]
+
+COMMANDS = {
+    "per-token": "kvcalc.cli.per_token",
+    "compare": "kvcalc.cli.compare",
+    "frag": "kvcalc.cli.frag",
+    "presets": "kvcalc.cli.presets",
+    "gpus": "kvcalc.cli.gpus",
+    "schema": "kvcalc.cli.schema",
+}
+"""Command -> the module that adds it, in the order that help shows."""
+
+_HELP = "What a model's KV cache costs and wastes, to the byte."
+_BUG = 70
+_INTERRUPTED = 130
+
+
+def build(only: str | None = None) -> typer.Typer:
+    """Return the application with all commands, or with the one that is about to run.
+
+    A start that runs one command need not import and describe the others.
+    """
+    app = typer.Typer(
+        help=_HELP,
+        no_args_is_help=True,
+        add_completion=only is None,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    def show_version(value: bool) -> None:
+        if value:
+            from kvcalc import __version__
+
+            write_out(f"kvcalc {__version__}\n")
+            raise typer.Exit
+
+    @app.callback()
+    def options(
+        version: bool = typer.Option(
+            False, "--version", help="Show the version.", is_eager=True, callback=show_version
+        ),
+    ) -> None:
+        pass
+
+    for name, module in COMMANDS.items():
+        if only in (None, name):
+            import_module(module).add(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code: see the README, "Exit codes"."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    only = words[0] if words and words[0] in COMMANDS else None
+    try:
+        command = typer.main.get_command(build(only))
+        code = command.main(words, prog_name="kvcalc", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except TyperException as error:
+        return _usage(error, only)
+    except KvcalcError as error:
+        say("error", str(error))
+        if error.hint:
+            say("hint", error.hint)
+        return 3 if isinstance(error, UnavailableError) else 2
+    except (KeyboardInterrupt, typer.Abort):
+        return _INTERRUPTED
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 1
+    except Exception as error:  # a traceback must not reach a user
+        say("error", f"{type(error).__name__}: {error}")
+        say("hint", "this is a bug in kvcalc; please report it with the command that you ran")
+        return _BUG
+
+
+def _usage(error: TyperException, command: str | None) -> int:
+    """Tell a fault that the parser found."""
+    message = getattr(error, "format_message", lambda: str(error))()
+    if not message.strip():  # no arguments: the help has been printed
+        return 0
+    say("error", message[0].lower() + message[1:].rstrip("."))
+    say("hint", f"see kvcalc {command + ' ' if command else ''}--help")
+    return 2

@@ -1,0 +1,77 @@
+"""kvcalc compare: contiguous reservation against paging."""
+
+from __future__ import annotations
+
+import typer
+
+from kvcalc.cli import inputs
+from kvcalc.cli.options import (
+    DEPLOYMENT,
+    EXPLAIN,
+    MODEL,
+    OUTPUT,
+    Values,
+    register,
+    text,
+)
+from kvcalc.cli.output import emit
+from kvcalc.core.compare import compare
+from kvcalc.engines import plan
+
+_W = "Requests"
+_WORKLOAD = (
+    text("lengths", "--lengths", metavar="N,N,...", panel=_W,
+         help="Tokens of each request, prompt and output together; 50x200 for fifty of 200."
+         " Default 200,1200,700,2600."),
+    text("trace", "--trace", metavar="FILE", panel=_W, env=False,
+         help="Request lengths from CSV, TSV or JSONL, gzip too; - for stdin."),
+    text("prompt_column", "--prompt-column", metavar="NAME", panel=_W, env=False,
+         help="The trace's column of prompt tokens."),
+    text("output_column", "--output-column", metavar="NAME", panel=_W, env=False,
+         help="The trace's column of output tokens."),
+    text("over", "--over", metavar="POLICY", panel=_W,
+         help="Requests over the maximum: clip (default), exclude or keep."),
+    text("kv_memory", "--kv-memory", metavar="SIZE", panel="Deployment",
+         help="Cache of each rank: how many requests it holds each way."),
+)  # fmt: skip
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    register(
+        app,
+        "compare",
+        run,
+        MODEL,
+        _WORKLOAD,
+        DEPLOYMENT,
+        OUTPUT,
+        EXPLAIN,
+        help="What requests reserve in one piece and in blocks, what they use, and why the rest"
+        " is wasted.",
+        epilog="Example: kvcalc compare llama-3.1-8b --max 4096 --trace requests.csv --block 16"
+        " --block 32",
+    )
+
+
+def run(values: Values) -> None:
+    """Compare every model under every block size, over the same requests."""
+    notes: list[str] = []
+    models = inputs.models(values, notes)
+    load = inputs.workload(values, notes)
+    memory = inputs.size("--kv-memory", values["kv_memory"])
+    results = []
+    for model in models:
+        for deployment in inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS):
+            cache = plan(model, deployment)
+            result = compare(
+                cache,
+                load.lengths,
+                workload=load.name,
+                over=inputs.over_policy(values),
+                kv_cache_bytes=memory,
+                explain=values["explain"],
+            )
+            results.append(result)
+            notes.extend(f"{model.name}: {note}" for note in cache.notes)
+    emit("compare", values, inputs.echo(values), results, notes)

@@ -1,0 +1,63 @@
+"""kvcalc frag: free memory against the largest hole."""
+
+from __future__ import annotations
+
+import typer
+
+from kvcalc.cli import inputs
+from kvcalc.cli.options import (
+    DEPLOYMENT,
+    EXPLAIN,
+    MODEL,
+    OUTPUT,
+    Values,
+    register,
+    text,
+)
+from kvcalc.cli.output import emit
+from kvcalc.core.fragmentation import fragmentation, other_reading
+from kvcalc.engines import plan
+
+_P = "Memory"
+_MEMORY = (
+    text("free", "--free", metavar="SIZE", panel=_P, env=False, help="Free bytes, all holes."),
+    text("largest", "--largest", metavar="SIZE", panel=_P, env=False, help="The largest hole."),
+    text("holes", "--holes", metavar="SIZE,SIZE,...", panel=_P, env=False,
+         help="Every hole instead; 29x512MiB for equal ones."),
+    text("request", "--request", metavar="SIZE", panel=_P, env=False,
+         help="The allocation asked for. Default: one sequence of the maximum."),
+)  # fmt: skip
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    register(
+        app,
+        "frag",
+        run,
+        _MEMORY,
+        MODEL,
+        DEPLOYMENT,
+        OUTPUT,
+        EXPLAIN,
+        help="Does a request fit into the largest hole, and what would the free memory hold in"
+        " blocks?",
+        epilog="Example: kvcalc frag --free 15GiB --largest 1.9GiB --request 2GiB",
+    )
+
+
+def run(values: Values) -> None:
+    """Judge one state of memory for every model's sequences."""
+    notes: list[str] = []
+    memory, units = inputs.memory(values), inputs.unit_system(values)
+    other = inputs.memory(values, swapped=True)
+    results = []
+    for model in inputs.models(values, notes):
+        for deployment in inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS):
+            cache = plan(model, deployment)
+            result = fragmentation(cache, memory, units=units, explain=values["explain"])
+            results.append(result)
+            notes.extend(f"{model.name}: {note}" for note in cache.notes)
+            if other != memory:
+                notes.extend(other_reading(result, fragmentation(cache, other)))
+    emit("frag", values, inputs.echo(values), results, notes)

@@ -1,0 +1,6 @@
+"""kvcalc presets: the models that come with kvcalc."""
+
+import typer
+
+
+def add(app: typer.Typer) -> None: ...

@@ -1,0 +1,194 @@
+"""Options that commands share, as data; a command names the groups it takes.
+
+Every value reaches a command as it was typed and is read by `inputs`, so that each fault is told
+in kvcalc's own words. Precedence: flag, KVCALC_* variable, settings file, default.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand
+
+from kvcalc.cli.settings import load_settings
+
+__all__ = [
+    "DEPLOYMENT",
+    "MODEL",
+    "OUTPUT",
+    "Command",
+    "Option",
+    "OptionGroup",
+    "Values",
+    "register",
+]
+
+Values = dict[str, Any]
+"""What was typed, by parameter name: text, a list of texts, or a flag."""
+
+
+class Option(NamedTuple):
+    """One option or argument: its parameter name, type, and how typer shows it."""
+
+    name: str
+    type: Any
+    info: Any
+    default: Any = None
+
+
+OptionGroup = Sequence[Option]
+_TEXT = str | None
+_TEXTS = list[str] | None
+
+
+def text(
+    name: str,
+    *flags: str,
+    help: str,
+    panel: str,
+    metavar: str = "TEXT",
+    env: bool = True,
+    many: bool = False,
+) -> Option:
+    """Return an option that takes text, once or (`many`) repeatedly."""
+    info = typer.Option(
+        *flags,
+        help=help,
+        rich_help_panel=panel,
+        metavar=metavar,
+        envvar=f"KVCALC_{name.upper()}" if env else None,
+        show_envvar=False,
+        show_default=False,
+    )
+    return Option(name, _TEXTS if many else _TEXT, info)
+
+
+def flag(name: str, *flags: str, help: str, panel: str) -> Option:
+    """Return an option that is on or off."""
+    info = typer.Option(*flags, help=help, rich_help_panel=panel, show_default=False)
+    return Option(name, bool, info, default=False)
+
+
+_MODELS_ARGUMENT = typer.Argument(
+    help="A preset's name or alias, or a preset file (several: side by side).",
+    metavar="[MODEL]...",
+    show_default=False,
+)
+
+_M, _D, _O = "Model", "Deployment", "Output"
+
+MODEL: OptionGroup = (
+    Option("models", _TEXTS, _MODELS_ARGUMENT),
+    text("preset", "--preset", "--model", help="The same as MODEL; repeatable.", panel=_M,
+         metavar="MODEL", env=False, many=True),
+    text("layers", "--layers", help="A shape instead of a model: number of layers.", panel=_M,
+         metavar="N", env=False),
+    text("kv_heads", "--kv-heads", help="KV heads of the shape.", panel=_M, metavar="N", env=False),
+    text("head_dim", "--head-dim", help="Elements of a K head.", panel=_M, metavar="N", env=False),
+    text("v_head_dim", "--v-head-dim", help="Elements of a V head, where K's differ.", panel=_M,
+         metavar="N", env=False),
+    text("dtype", "--dtype", help="Model dtype, instead of the model's own.", panel=_M,
+         metavar="DTYPE"),
+)  # fmt: skip
+
+DEPLOYMENT: OptionGroup = (
+    text("engine", "--engine", help="Whose rules: none (the model's own arithmetic).", panel=_D,
+         metavar="NAME"),
+    text("engine_version", "--engine-version", help="Which version's rules.", panel=_D,
+         metavar="VERSION"),
+    text("kv_cache_dtype", "--kv-cache-dtype",
+         help="auto (the model's), bf16, fp8, fp8_ds_mla, nvfp4, q8_0, 6bit, ...; or K:V.",
+         panel=_D, metavar="DTYPE"),
+    text("block", "--block", "--block-size", help="Tokens a block; repeatable. Default 16.",
+         panel=_D, metavar="N", many=True),
+    text("max", "--max", "--max-model-len", help="Longest sequence, prompt and output together.",
+         panel=_D, metavar="TOKENS"),
+    text("tp", "--tp", "--tensor-parallel-size", help="Tensor-parallel ranks.", panel=_D,
+         metavar="N"),
+    text("pp", "--pp", "--pipeline-parallel-size", help="Pipeline stages.", panel=_D, metavar="N"),
+    text("dp", "--dp", "--data-parallel-size", help="Replicas.", panel=_D, metavar="N"),
+    text("dcp", "--dcp", "--decode-context-parallel-size",
+         help="Ranks that share a sequence's tokens (of those that keep the same rows).",
+         panel=_D, metavar="N"),
+    text("gpu", "--gpu", help="The card, for engines whose rules depend on it.", panel=_D,
+         metavar="NAME"),
+)  # fmt: skip
+
+_SETTINGS_INFO = typer.Option(
+    "--settings",
+    help='Settings file; ./kvcalc.yaml where there is one, "" for none.',
+    metavar="FILE",
+    rich_help_panel=_O,
+    envvar="KVCALC_SETTINGS",
+    show_envvar=False,
+    show_default=False,
+    is_eager=True,
+    callback=load_settings,
+)
+
+OUTPUT: OptionGroup = (
+    text("format", "--format", "-f", help="table, json, csv or markdown.", panel=_O,
+         metavar="FORMAT"),
+    text("report", "--report", help="Also write FORMAT to PATH; repeatable.", panel=_O,
+         metavar="FORMAT:PATH", env=False, many=True),
+    text("units", "--units", help="binary (KiB, MiB, GiB) or decimal (kB, MB, GB).", panel=_O,
+         metavar="SYSTEM"),
+    Option("settings", _TEXT, _SETTINGS_INFO),
+)  # fmt: skip
+
+EXPLAIN: OptionGroup = (
+    flag("explain", "--explain", help="Show the formula with the numbers put in.", panel=_O),
+)
+
+
+class _AsTyped:
+    """Hands a parameter's text on as it was typed."""
+
+    def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
+        return list(value) if isinstance(value, tuple) else value
+
+
+class Command(TyperCommand):
+    """A command whose parameters are text.
+
+    typer 0.29 converts values through pydantic, whose import costs more than all the rest of a
+    start (0.13 of 0.32 s CPU); text needs no conversion. Where a version of typer has no such
+    attribute, setting it changes nothing but the time.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for param in self.params:
+            param._runtime_param = _AsTyped()  # type: ignore[attr-defined]  # private to typer
+
+
+def register(
+    app: typer.Typer,
+    name: str,
+    run: Callable[[Values], None],
+    *groups: OptionGroup,
+    help: str,
+    epilog: str,
+) -> None:
+    """Add a command that takes the options of `groups` and hands their values to `run`."""
+    options = [option for group in groups for option in group]
+
+    def command(**values: Any) -> None:
+        run(values)
+
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by typer
+        [
+            inspect.Parameter(
+                o.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=o.default,
+                annotation=Annotated[o.type, o.info],
+            )
+            for o in options
+        ]
+    )
+    command.__annotations__ = {o.name: Annotated[o.type, o.info] for o in options}
+    app.command(name, cls=Command, help=help, epilog=epilog)(command)

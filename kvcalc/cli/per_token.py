@@ -1,0 +1,65 @@
+"""kvcalc per-token: bytes a token, block and sequence."""
+
+from __future__ import annotations
+
+import typer
+
+from kvcalc.cli import inputs
+from kvcalc.cli.options import (
+    DEPLOYMENT,
+    EXPLAIN,
+    MODEL,
+    OUTPUT,
+    Values,
+    register,
+    text,
+)
+from kvcalc.cli.output import emit
+from kvcalc.core.per_token import DEFAULT_TOKENS, per_token
+from kvcalc.core.units import parse_tokens
+from kvcalc.engines import plan
+
+_LENGTHS = (
+    text(
+        "tokens",
+        "--tokens",
+        help="Size a sequence of this length; repeatable. Default 8192 and 131072.",
+        panel="Deployment",
+        metavar="TOKENS",
+        env=False,
+        many=True,
+    ),
+)
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    register(
+        app,
+        "per-token",
+        run,
+        MODEL,
+        DEPLOYMENT,
+        _LENGTHS,
+        OUTPUT,
+        EXPLAIN,
+        help="Bytes a token, a block and a sequence; several models side by side.",
+        epilog="Example: kvcalc per-token llama-3.1-8b qwen3.5-27b --tokens 32768 --explain",
+    )
+
+
+def run(values: Values) -> None:
+    """Size every model under every block size."""
+    notes: list[str] = []
+    models = inputs.models(values, notes)
+    wanted = values["tokens"] or ()
+    lengths = [inputs.at("--tokens", lambda t=t: parse_tokens(t)) for t in wanted]
+    results = []
+    for model in models:
+        for deployment in inputs.deployments(values, notes):
+            cache = plan(model, deployment)
+            results.append(
+                per_token(cache, tokens=lengths or DEFAULT_TOKENS, explain=values["explain"])
+            )
+            notes.extend(f"{model.name}: {note}" for note in cache.notes)
+    emit("per-token", values, inputs.echo(values), results, notes)

@@ -1,0 +1,83 @@
+"""The settings file: defaults for options, below flags and environment."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import typer
+
+__all__ = ["SETTINGS", "load_settings"]
+
+_DEFAULT_FILE = "kvcalc.yaml"
+
+SETTINGS = {
+    "model": "preset",
+    "engine": "engine",
+    "engine_version": "engine_version",
+    "dtype": "dtype",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "block_size": "block",
+    "max_model_len": "max",
+    "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp",
+    "data_parallel_size": "dp",
+    "decode_context_parallel_size": "dcp",
+    "gpu": "gpu",
+    "kv_memory": "kv_memory",
+    "kv_cache_memory_bytes": "kv_memory",
+    "lengths": "lengths",
+    "over": "over",
+    "units": "units",
+    "format": "format",
+}
+"""Key of a settings file -> the option's parameter."""
+
+_REPEATABLE = {"preset", "block"}
+
+
+def load_settings(ctx: typer.Context, value: str | None) -> str | None:
+    """Make a settings file's values the defaults of the command being parsed.
+
+    Runs before the other options are read. Without a value ./kvcalc.yaml is taken where it exists;
+    the folders above are not searched.
+
+    Raises:
+        InputError: the file is missing, broken, or has a value that no option can take.
+        UnknownNameError: a key that is no setting.
+    """
+    path = _DEFAULT_FILE if value is None else value
+    if not path or (value is None and not os.path.isfile(path)):
+        return value
+    ctx.default_map = {**(ctx.default_map or {}), **_read(path)}
+    return path
+
+
+def _read(path: str) -> dict[str, Any]:
+    # Only runs with a settings file need a YAML reader here.
+    from kvcalc.core.errors import InputError, UnknownNameError
+    from kvcalc.models.documents import read_document
+    from kvcalc.models.text import read_text
+
+    document = read_document(read_text(path), path)
+    if not isinstance(document.value, dict):
+        raise InputError(
+            "a settings file is a mapping", where=path, hint="write lines such as block_size: 32"
+        )
+    defaults: dict[str, Any] = {}
+    for key, given in document.value.items():
+        where = f"{path}:{document.line((key,))}"
+        if key not in SETTINGS:
+            raise UnknownNameError("setting", key, SETTINGS, where=where)
+        name = SETTINGS[key]
+        values = given if isinstance(given, list) else [given]
+        if any(isinstance(v, (dict, list, bool)) or v is None for v in values):
+            raise InputError(
+                f"{key} takes a text or a number", where=where, hint=f"write {key}: VALUE"
+            )
+        texts = [str(v) for v in values]
+        if name in _REPEATABLE:
+            defaults[name] = texts
+        else:
+            defaults[name] = ",".join(texts)
+    return defaults

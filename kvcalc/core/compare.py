@@ -1,0 +1,114 @@
+"""An engine's plan against its contiguous twin, over the same requests."""
+
+from __future__ import annotations
+
+from kvcalc.core.capacity import requests_that_fit
+from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.lengths import Lengths, Over
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.results import (
+    Comparison,
+    Concurrency,
+    ContiguousRequest,
+    PagedRequest,
+    RankTotals,
+    Totals,
+    WorkloadSummary,
+)
+from kvcalc.core.rules import Slots
+
+__all__ = ["compare"]
+
+
+def compare(
+    plan: CachePlan,
+    lengths: Lengths,
+    *,
+    workload: str = "requests",
+    over: Over = "clip",
+    kv_cache_bytes: int | None = None,
+    explain: bool = False,
+) -> Comparison:
+    """Compare paging under `plan` with contiguous reservation of plan.max_model_len tokens.
+
+    Args:
+        plan: the engine's plan; its twin is made from it.
+        lengths: total tokens of the requests.
+        workload: what to call them.
+        over: what happens to requests longer than plan.max_model_len.
+        kv_cache_bytes: a cache on each rank, to say how many requests fit each way.
+        explain: put the formula with its numbers into the result.
+
+    Raises:
+        InvalidValueError: no request is left to compare.
+    """
+    twin = plan.contiguous()
+    longest = plan.max_model_len
+    kept = lengths.limited(longest, over)
+    if not kept.requests:
+        raise InvalidValueError(
+            f"no request is left to compare: all {lengths.requests} are longer than {longest}"
+            if lengths.requests
+            else "there is no request to compare",
+            hint="raise the maximum (--max), or cut longer requests to it (--over clip)",
+        )
+    paged, contiguous = plan.wastes(kept), twin.wastes(kept)
+    one = twin.wastes(Lengths({longest: 1}))
+    everywhere = plan.wastes_all_ranks(kept), twin.wastes_all_ranks(kept)
+    grown, period = plan.growth()
+    return Comparison(
+        model=plan.model,
+        engine=plan.engine,
+        kv_cache_dtype=plan.kv_cache_dtype,
+        block_size=plan.block_size,
+        max_model_len=longest,
+        bytes_per_token=grown if period == 1 else None,
+        state_bytes=plan.fixed_bytes(Slots),
+        contiguous=ContiguousRequest(reserved_bytes_per_request=one.reserved_bytes),
+        paged=PagedRequest(
+            block_bytes=plan.block_bytes,
+            max_tail_tokens=plan.tail_slots(),
+            max_tail_bytes=plan.max_tail_bytes(),
+            mean_tail_bytes=paged.tail_bytes // kept.requests,
+        ),
+        workload=WorkloadSummary(
+            name=workload,
+            requests=kept.requests,
+            tokens=kept.tokens,
+            mean_tokens=kept.tokens / kept.requests,
+            p50_tokens=kept.percentile(50),
+            p95_tokens=kept.percentile(95),
+            longest_tokens=kept.longest,
+            over=over,
+            over_requests=lengths.requests_over(longest),
+            used_bytes=paged.used_bytes,
+        ),
+        contiguous_total=Totals.of(contiguous),
+        paged_total=Totals.of(paged),
+        reserved_gain=(
+            contiguous.reserved_bytes / paged.reserved_bytes if paged.reserved_bytes else None
+        ),
+        all_ranks=RankTotals(
+            num_gpus=plan.num_gpus,
+            used_bytes=everywhere[0].used_bytes,
+            contiguous_reserved_bytes=everywhere[1].reserved_bytes,
+            paged_reserved_bytes=everywhere[0].reserved_bytes,
+        ),
+        concurrency=(
+            None if kv_cache_bytes is None else _concurrency(plan, twin, kept, kv_cache_bytes)
+        ),
+    )
+
+
+def _concurrency(
+    plan: CachePlan, twin: CachePlan, lengths: Lengths, kv_cache_bytes: int
+) -> Concurrency:
+    paged = requests_that_fit(plan, kv_cache_bytes, lengths)
+    contiguous = int(requests_that_fit(twin, kv_cache_bytes, lengths))
+    return Concurrency(
+        kv_cache_bytes=kv_cache_bytes,
+        contiguous=contiguous,
+        paged=int(paged),
+        paged_mean=float(paged),
+        gain=float(paged) / contiguous if contiguous else None,
+    )

@@ -1,0 +1,200 @@
+"""The formula with the numbers put in, a line for every cache of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvcalc.core.attention import (
+    ChunkedAttention,
+    CompressedAttention,
+    CrossAttention,
+    FullAttention,
+    Indexer,
+    Mla,
+    SharedKv,
+    SlidingMla,
+    SlidingWindow,
+)
+from kvcalc.core.dtypes import (
+    CacheDtype,
+    KvDtype,
+    Row,
+    cache_dtype,
+    element_bytes,
+    kv_dtype,
+)
+from kvcalc.core.kind import All, Chunks, EveryNth, Once, Span, StateTensor, Windowed
+from kvcalc.core.layers import Cache
+from kvcalc.core.model import ModelSpec, row_bytes
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.recurrent import (
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    RgLru,
+    Rwkv,
+    ShortConv,
+)
+from kvcalc.core.states import VLLM_STATES
+from kvcalc.core.units import format_count
+
+__all__ = ["describe", "explain_model", "explain_plan", "keeps"]
+
+
+def describe(cache: Cache) -> str:
+    """Return a cache's shape in few words: `8 KV heads x 128`."""
+    match cache:
+        case FullAttention() | SlidingWindow() | ChunkedAttention() | CrossAttention():
+            width = f"{cache.head_dim}"
+            if cache.v_head_dim not in (None, cache.head_dim):
+                width += f" (V {cache.v_head_dim})" if cache.v_head_dim else " (K only)"
+            return f"{cache.num_kv_heads} KV heads x {width}"
+        case Mla():
+            return f"latent {cache.kv_lora_rank} + rope {cache.qk_rope_head_dim}"
+        case SlidingMla() | CompressedAttention():
+            return f"entry {cache.head_dim}, rope {cache.qk_rope_head_dim} of it"
+        case Indexer():
+            return f"index key {cache.index_head_dim} ({cache.index_dtype})"
+        case SharedKv():
+            source = (
+                "another layer" if cache.source_layer is None else f"layer {cache.source_layer}"
+            )
+            return f"reads {source}"
+        case Mamba1():
+            return f"{cache.intermediate_size} channels x {cache.state_size}"
+        case Mamba2():
+            return f"{cache.num_heads} heads x {cache.head_dim} x {cache.state_size}"
+        case GatedDeltaNet():
+            return f"{cache.num_v_heads} heads x {cache.head_v_dim} x {cache.head_k_dim}"
+        case KimiDeltaAttention() | LightningAttention():
+            return f"{cache.num_heads} heads x {cache.head_dim} x {cache.head_dim}"
+        case RgLru():
+            return f"{cache.lru_width} channels"
+        case ShortConv():
+            return f"{cache.conv_kernel - 1} x {cache.hidden_size}"
+        case Rwkv():
+            heads = cache.hidden_size // cache.head_size
+            return f"{heads} heads x {cache.head_size} x {cache.head_size}"
+
+
+def keeps(span: Span) -> str:
+    """Return which tokens a span keeps, in words."""
+    match span:
+        case All():
+            return "every token"
+        case Windowed(tokens=tokens):
+            return f"last {format_count(tokens)} tokens"
+        case Chunks(tokens=tokens):
+            return f"chunk of {format_count(tokens)} tokens"
+        case EveryNth(ratio=ratio):
+            return f"1 entry in {format_count(ratio)} tokens"
+        case Once(tokens=tokens):
+            return f"{format_count(tokens)} encoder tokens"
+
+
+def _packed(dtype: CacheDtype, row: Row) -> str:
+    """Say what one vector of a row costs: `128 x 2 B (bfloat16)`."""
+    if row.dtype is not None:
+        dtype = cache_dtype(row.dtype)
+    size = dtype.row_bytes(row)
+    packing = dtype.by_role.get(row.role, dtype.packing)
+    if packing is not None and packing.elements == 1 and not packing.row_bytes:
+        return f"{row.width} x {packing.bytes} B ({dtype.name})"
+    return f"{size} B ({row.width} elements in {dtype.name})"
+
+
+def _row_line(layers: int, cache: Cache, dtype: KvDtype) -> str:
+    """Write one cache's rows as a product."""
+    rows = cache.rows()
+    times = f"{layers} layers"
+    roles = [r.role for r in rows]
+    if roles == ["k", "v"] and rows[0].width == rows[1].width and dtype.k == dtype.v:
+        heads = f"{rows[0].count} KV heads"
+        product = f"2 (K and V) x {times} x {heads} x {_packed(dtype.k, rows[0])}"
+    else:
+        parts = []
+        for row in rows:
+            count = f"{row.count} KV heads x " if row.role in ("k", "v") else ""
+            used = dtype.v if row.role == "v" else dtype.k
+            parts.append(
+                f"{row.role.upper() if row.count > 1 else row.role} {count}{_packed(used, row)}"
+            )
+        product = f"{times} x ({' + '.join(parts)})" if len(parts) > 1 else f"{times} x {parts[0]}"
+    unit = {All: "a token", EveryNth: "an entry", Once: "an encoder token"}.get(
+        type(cache.span), "a token in reach"
+    )
+    return f"{product} = {format_count(layers * row_bytes(cache, dtype))} B {unit}"
+
+
+def _state_line(layers: int, states: tuple[StateTensor, ...], model_dtype: str) -> str:
+    parts, total = [], 0
+    for state in states:
+        size = VLLM_STATES.bytes_of(state, model_dtype)
+        shape = " x ".join(format_count(n) for n in state.shape)
+        dtype = state.dtype or model_dtype
+        parts.append(f"{state.role} {shape} x {element_bytes(dtype)} B ({dtype})")
+        total += size
+    return (
+        f"{layers} layers x ({' + '.join(parts)})"
+        f" = {layers} x {format_count(total)} B = {format_count(layers * total)} B a sequence"
+    )
+
+
+def explain_model(model: ModelSpec, dtype: KvDtype) -> list[str]:
+    """Return the formula of every cache that the model keeps, with its numbers put in.
+
+    Equal caches of separate runs are put on one line; the lines add up to the model's bytes a
+    token, state and encoder rows.
+    """
+    counts: dict[Cache, int] = {}
+    for count, cache in model.caches():
+        counts[cache] = counts.get(cache, 0) + count
+    lines = []
+    for cache, layers in counts.items():
+        if cache.rows():
+            lines.append(f"{cache.kind}: {_row_line(layers, cache, dtype)}")
+        if cache.states():
+            lines.append(f"{cache.kind}: {_state_line(layers, cache.states(), model.dtype)}")
+    return lines
+
+
+def explain_plan(plan: CachePlan, tokens: Sequence[int]) -> tuple[str, ...]:
+    """Return the formula of the binding rank's caches, its blocks, and sequences of `tokens`.
+
+    The sentences that the engine's rules take for granted come last.
+    """
+    share = plan.rank.share
+    lines = []
+    if share is not None:
+        lines = explain_model(share, kv_dtype(plan.kv_cache_dtype, share.dtype))
+    grown, period = plan.growth()
+    lines.append(
+        f"sum: {format_count(grown)} B"
+        + (" a token" if period == 1 else f" for every {period} tokens")
+        + (", on the fullest rank" if plan.num_gpus > 1 else "")
+    )
+    pool = plan.growing_pool
+    if pool is not None and plan.block_size:
+        slot = sum(group.slot_bytes for group in pool.groups)
+        slots = pool.groups[0].rule.slots_per_unit
+        lines.append(
+            f"block: {slots} slots x {format_count(slot)} B = {format_count(slots * slot)} B"
+        )
+    lines.extend(
+        f"sequence of {format_count(n)} tokens: {_terms(plan, n)}"
+        f" = {format_count(plan.bytes_used(n))} B"
+        for n in tokens
+    )
+    return (*lines, *(f"assumed: {sentence}" for sentence in plan.convention))
+
+
+def _terms(plan: CachePlan, tokens: int) -> str:
+    """Write a sequence's bytes as a sum over the groups of the binding rank."""
+    rank = plan.rank
+    return " + ".join(
+        f"{format_count(used)} x {format_count(group.slot_bytes)} B"
+        for group in rank.groups()
+        if (used := group.rule.most_used(rank.local(tokens)))
+    )

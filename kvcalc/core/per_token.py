@@ -1,0 +1,82 @@
+"""Bytes a token, a block and a sequence, taken from a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvcalc.core.dtypes import kv_dtype
+from kvcalc.core.explain import describe, explain_plan, keeps
+from kvcalc.core.layers import Cache
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.results import Growth, LayerGroup, PerToken, SequenceSize
+from kvcalc.core.rules import Fixed, Slots
+
+__all__ = ["DEFAULT_TOKENS", "per_token"]
+
+DEFAULT_TOKENS = (8192, 131072)
+
+
+def per_token(
+    plan: CachePlan, *, tokens: Sequence[int] = DEFAULT_TOKENS, explain: bool = False
+) -> PerToken:
+    """Return what a token, a block and sequences of `tokens` tokens cost under a plan.
+
+    Args:
+        plan: whose rules decide; figures are those of its binding rank.
+        tokens: lengths of the sequences to size.
+        explain: put the formula with its numbers into the result.
+    """
+    grown, period = plan.growth()
+    past, past_period = plan.growth(windows_open=False)
+    everywhere, every_period = plan.growth_all_ranks()
+    sequences = tuple(
+        SequenceSize(tokens=n, bytes=plan.bytes_used(n), allocated_bytes=plan.bytes_needed(n))
+        for n in tokens
+    )
+    return PerToken(
+        model=plan.model,
+        engine=plan.engine,
+        kv_cache_dtype=plan.kv_cache_dtype,
+        num_gpus=plan.num_gpus,
+        block_size=plan.block_size,
+        max_model_len=plan.max_model_len,
+        bytes_per_token=grown if period == 1 else None,
+        growth=Growth(bytes=grown, tokens=period),
+        bytes_per_token_past_windows=past if past_period == 1 else None,
+        bytes_per_token_all_ranks=everywhere if every_period == 1 else None,
+        state_bytes=plan.fixed_bytes(Slots),
+        encoder_bytes=plan.fixed_bytes(Fixed),
+        block_bytes=plan.block_bytes,
+        layers=_layer_groups(plan),
+        sequences=sequences,
+        explain=explain_plan(plan, tokens) if explain else (),
+    )
+
+
+def _layer_groups(plan: CachePlan) -> tuple[LayerGroup, ...]:
+    """Add up layers that keep equal caches, in the order in which they first appear."""
+    model = plan.rank.share
+    if model is None:
+        return ()
+    counts: dict[tuple[str, tuple[Cache, ...], str], int] = {}
+    for run in model.layers:
+        key = (run.label, run.caches, run.note)
+        counts[key] = counts.get(key, 0) + run.count
+    dtype = kv_dtype(plan.kv_cache_dtype, model.dtype)
+    groups = []
+    for (label, caches, note), count in counts.items():
+        alone = model.with_layers(count, caches)
+        spans = list(dict.fromkeys(keeps(c.span) for c in caches if c.rows()))
+        if any(c.states() for c in caches):
+            spans.append("one state")
+        groups.append(
+            LayerGroup(
+                kind=label,
+                count=count,
+                shape=" + ".join(describe(c) for c in caches) or note,
+                keeps=" + ".join(spans) or "nothing",
+                bytes_per_token=alone.bytes_per_token(dtype),
+                state_bytes=alone.state_bytes(),
+            )
+        )
+    return tuple(groups)

@@ -1,0 +1,254 @@
+"""What commands answer: one frozen value a command, which reports print and JSON repeats.
+
+Fields ending in `_bytes` are exact ints; `_ratio` lies between 0 and 1; None means "does not apply"
+or "cannot be known", never zero.
+"""
+
+from __future__ import annotations
+
+from kvcalc.core.values import Value
+from kvcalc.core.waste import Wastes
+
+__all__ = [
+    "Comparison",
+    "Concurrency",
+    "ContiguousRequest",
+    "Fragmentation",
+    "Growth",
+    "LayerGroup",
+    "PagedRequest",
+    "PerToken",
+    "RankTotals",
+    "SequenceSize",
+    "SequencesOfMax",
+    "Totals",
+    "WasteBytes",
+    "WorkloadSummary",
+]
+
+
+class Growth(Value, frozen=True, kw_only=True):
+    """`bytes` for every `tokens` tokens, where one token adds no whole number of bytes."""
+
+    bytes: int
+    tokens: int
+
+
+class LayerGroup(Value, frozen=True, kw_only=True):
+    """Layers that keep equal caches, on the binding rank.
+
+    `bytes_per_token` and `state_bytes` are those of all `count` layers; the former counts windows
+    as open and is None where a token adds no whole number of bytes.
+    """
+
+    kind: str
+    count: int
+    shape: str
+    keeps: str
+    bytes_per_token: int | None
+    state_bytes: int
+
+
+class SequenceSize(Value, frozen=True, kw_only=True):
+    """A sequence of `tokens` tokens: its rows and state, and the same in whole blocks."""
+
+    tokens: int
+    bytes: int
+    allocated_bytes: int
+
+
+class PerToken(Value, frozen=True, kw_only=True):
+    """What a token, a block and a sequence cost on the rank that holds the most.
+
+    Attributes:
+        bytes_per_token: growth of one sequence by one token while every window is open; None where
+            a token adds no whole number of bytes (then see `growth`).
+        bytes_per_token_past_windows: the same once every window and chunk is full.
+        bytes_per_token_all_ranks: the same as the first over all GPUs of one replica.
+        state_bytes: fixed, a sequence.
+        encoder_bytes: rows of an encoder's output, a sequence.
+        explain: the formula with the numbers put in, a line each; empty unless asked for.
+    """
+
+    model: str
+    engine: str
+    kv_cache_dtype: str
+    num_gpus: int
+    block_size: int | None
+    max_model_len: int
+    bytes_per_token: int | None
+    growth: Growth
+    bytes_per_token_past_windows: int | None
+    bytes_per_token_all_ranks: int | None
+    state_bytes: int
+    encoder_bytes: int
+    block_bytes: int | None
+    layers: tuple[LayerGroup, ...]
+    sequences: tuple[SequenceSize, ...]
+    explain: tuple[str, ...] = ()
+
+
+class WasteBytes(Value, frozen=True, kw_only=True):
+    """The eight wastes; see core.waste.WASTE_NAMES."""
+
+    reservation_bytes: int
+    future_bytes: int
+    tail_bytes: int
+    retention_bytes: int
+    page_padding_bytes: int
+    group_padding_bytes: int
+    pool_overhead_bytes: int
+    external_bytes: int
+
+
+class Totals(Value, frozen=True, kw_only=True):
+    """All requests of a workload together: reserved = used + wastes."""
+
+    reserved_bytes: int
+    used_bytes: int
+    waste_bytes: int
+    waste_ratio: float
+    waste: WasteBytes
+
+    @classmethod
+    def of(cls, wastes: Wastes) -> Totals:
+        """Take the figures of a Wastes."""
+        parts = {f"{name}_bytes": size for name, size in wastes.by_name().items()}
+        return cls(
+            reserved_bytes=wastes.reserved_bytes,
+            used_bytes=wastes.used_bytes,
+            waste_bytes=wastes.waste_bytes,
+            waste_ratio=wastes.waste_ratio,
+            waste=WasteBytes(**parts),
+        )
+
+
+class ContiguousRequest(Value, frozen=True, kw_only=True):
+    """What one request reserves in one piece, state and encoder rows included."""
+
+    reserved_bytes_per_request: int
+
+
+class PagedRequest(Value, frozen=True, kw_only=True):
+    """A block, and what a last block can and on average does leave empty.
+
+    `mean_tail_bytes` is that of this workload, rounded down to a byte; for lengths spread evenly
+    it comes near half a block.
+    """
+
+    block_bytes: int | None
+    max_tail_tokens: int
+    max_tail_bytes: int
+    mean_tail_bytes: int
+
+
+class WorkloadSummary(Value, frozen=True, kw_only=True):
+    """The requests that were compared, after the policy for those over the maximum.
+
+    `over_requests` were longer than max_model_len before `over` (clip, exclude or keep) was
+    applied to them; `used_bytes` is what all requests really need.
+    """
+
+    name: str
+    requests: int
+    tokens: int
+    mean_tokens: float
+    p50_tokens: int
+    p95_tokens: int
+    longest_tokens: int
+    over: str
+    over_requests: int
+    used_bytes: int
+
+
+class Concurrency(Value, frozen=True, kw_only=True):
+    """How many requests a cache of `kv_cache_bytes` on each rank holds at once.
+
+    `contiguous` is whole requests; `paged` whole requests of the workload's mean size, and
+    `paged_mean` the same before rounding down. `gain` is paged over contiguous, None over 0.
+    """
+
+    kv_cache_bytes: int
+    contiguous: int
+    paged: int
+    paged_mean: float
+    gain: float | None
+
+
+class RankTotals(Value, frozen=True, kw_only=True):
+    """The same comparison over all GPUs of one replica."""
+
+    num_gpus: int
+    used_bytes: int
+    contiguous_reserved_bytes: int
+    paged_reserved_bytes: int
+
+
+class Comparison(Value, frozen=True, kw_only=True):
+    """An engine's plan against its contiguous twin, over the same requests (binding rank).
+
+    `reserved_gain` is contiguous over paged reserved bytes, None when paged reserves nothing.
+    """
+
+    model: str
+    engine: str
+    kv_cache_dtype: str
+    block_size: int | None
+    max_model_len: int
+    bytes_per_token: int | None
+    state_bytes: int
+    contiguous: ContiguousRequest
+    paged: PagedRequest
+    workload: WorkloadSummary
+    contiguous_total: Totals
+    paged_total: Totals
+    reserved_gain: float | None
+    all_ranks: RankTotals
+    concurrency: Concurrency | None = None
+    explain: tuple[str, ...] = ()
+
+
+class SequencesOfMax(Value, frozen=True, kw_only=True):
+    """How many sequences of the maximum length fit, by bytes.
+
+    `in_holes` needs every hole; without them it is None and `bounds` says between what it lies.
+    """
+
+    max_model_len: int
+    bytes: int
+    in_request: int
+    in_free: int
+    in_holes: int | None
+    bounds: tuple[int, int]
+
+
+class Fragmentation(Value, frozen=True, kw_only=True):
+    """Free memory against the largest hole.
+
+    Attributes:
+        holes: number of holes, None when not given.
+        fits_contiguous: the request fits into the largest hole.
+        fits_paged: the request fits into the free memory, whatever its holes.
+        assumes: what fits_paged takes for granted.
+        free_over_request: free bytes as a multiple of the request.
+        external_fragmentation_ratio: 1 - largest / free; None when nothing is free.
+        unusable_ratio: share of the free bytes in holes smaller than the request; None when the
+            holes are not given and it could be more than one number (see unusable_bounds).
+        verdict: the answer in a sentence or two.
+    """
+
+    model: str
+    free_bytes: int
+    largest_free_bytes: int
+    holes: int | None
+    request_bytes: int
+    fits_contiguous: bool
+    fits_paged: bool
+    assumes: str
+    free_over_request: float
+    external_fragmentation_ratio: float | None
+    unusable_ratio: float | None
+    unusable_bounds: tuple[float, float]
+    sequences_of_max: SequencesOfMax
+    verdict: str
+    explain: tuple[str, ...] = ()

@@ -1,0 +1,55 @@
+"""The pieces that a report for people is made of; tables and Markdown draw the same pieces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Bar", "Bars", "Block", "Grid", "Heading", "Text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What the following blocks are about."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Lines of prose or formula; may be wrapped, never cut."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Rows of cells under column names.
+
+    The first column is text; `text_columns` names further ones that are. All others are numbers:
+    right-aligned and never broken. Where the columns do not fit the width, the grid is drawn in
+    several parts that repeat the first column.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    text_columns: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar: `used` and `wasted` parts of a whole, with a caption behind it."""
+
+    label: str
+    used: int
+    wasted: int
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars on one scale, the longest of them filling the width."""
+
+    bars: tuple[Bar, ...]
+
+
+Block = Heading | Text | Grid | Bars

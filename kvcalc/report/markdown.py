@@ -1,0 +1,44 @@
+"""Blocks as GitHub-flavoured Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvcalc.report.blocks import Bars, Block, Grid, Heading, Text
+
+__all__ = ["render"]
+
+
+def render(blocks: Sequence[Block]) -> str:
+    """Return the blocks as Markdown; bars are left out, as their figures are in the grid."""
+    parts = []
+    for block in blocks:
+        match block:
+            case Heading(text=text):
+                parts.append(f"### {_escaped(text)}")
+            case Text(lines=lines):
+                parts.append("\n".join(f"- {_escaped(line.strip())}" for line in lines))
+            case Grid():
+                parts.append(_grid(block))
+            case Bars():
+                continue
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _grid(grid: Grid) -> str:
+    text = {0, *grid.text_columns}
+    rule = [":---" if i in text else "---:" for i in range(len(grid.columns))]
+    lines = [_row(grid.columns), _row(rule)]
+    lines += [_row(tuple(_escaped(cell) for cell in row)) for row in grid.rows]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.strip() for cell in cells) + " |"
+
+
+def _escaped(text: str) -> str:
+    """Escape what Markdown would read as a table, a tag or emphasis."""
+    for mark in ("\\", "|", "<", ">", "*", "_", "`"):
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("\n", " ")

@@ -1,0 +1,68 @@
+"""Results for machines: a versioned JSON document, or tidy CSV, one measurement a row."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from kvcalc.core.values import Value
+
+__all__ = ["Envelope", "as_csv", "as_json"]
+
+_REPEATED = ("model", "name", "engine", "kv_cache_dtype", "block_size", "max_model_len")
+"""Fields that say which combination a CSV row belongs to, where a result has them."""
+
+
+class Envelope(Value, frozen=True, kw_only=True):
+    """The JSON document of every command.
+
+    Attributes:
+        schema: name and major version; additions keep the number.
+        inputs: what was asked, as typed and as resolved.
+        results: one entry a combination, in input order.
+        notes: rules that moved a number, and defaults that were taken.
+        warnings: what may make an answer wrong.
+    """
+
+    schema: str
+    kvcalc_version: str
+    inputs: dict[str, Any]
+    results: Sequence[Any]
+    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+
+def as_json(envelope: Envelope) -> str:
+    """Return the document, indented by two; ints exact whatever their size."""
+    return msgspec.json.format(msgspec.json.encode(envelope), indent=2).decode() + "\n"
+
+
+def as_csv(results: Sequence[object]) -> str:
+    """Return one row a measurement: the combination, the metric's dotted name, the value."""
+    records: list[dict[str, Any]] = [msgspec.to_builtins(result) for result in results]
+    keys = [key for key in _REPEATED if records and key in records[0]]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*keys, "metric", "value"])
+    for record in records:
+        for metric, value in _flat(record):
+            if metric not in keys:
+                writer.writerow([*(record[key] for key in keys), metric, value])
+    return out.getvalue()
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from _flat(inner, f"{prefix}.{i}")
+    elif isinstance(value, bool):
+        yield prefix, str(value).lower()
+    else:
+        yield prefix, value

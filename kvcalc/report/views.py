@@ -1,0 +1,324 @@
+"""What each result says to people, as blocks; figures are formatted here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kvcalc.core.deployment import GpuSpec
+from kvcalc.core.results import Comparison, Fragmentation, PerToken
+from kvcalc.core.units import UnitSystem, format_bytes, format_count, format_ratio
+from kvcalc.core.waste import WASTE_NAMES
+from kvcalc.report.blocks import Bar, Bars, Block, Grid, Heading, Text
+
+__all__ = ["view"]
+
+_Size = Callable[[int], str]
+_NONE = "-"
+
+
+def view(results: Sequence[object], units: UnitSystem) -> list[Block]:
+    """Return the blocks that show the results of one command.
+
+    Args:
+        results: values of one kind, in input order.
+        units: binary or decimal sizes.
+    """
+
+    def size(value: int) -> str:
+        return format_bytes(value, units=units)
+
+    first = results[0] if results else None
+    if isinstance(first, PerToken):
+        return _per_token([r for r in results if isinstance(r, PerToken)], size)
+    if isinstance(first, Comparison):
+        return _comparisons([r for r in results if isinstance(r, Comparison)], size)
+    if isinstance(first, Fragmentation):
+        return [b for r in results if isinstance(r, Fragmentation) for b in _fragmentation(r, size)]
+    if isinstance(first, GpuSpec):
+        return _gpus([r for r in results if isinstance(r, GpuSpec)], size)
+    return _records(results)
+
+
+def _exact(value: int, size: _Size) -> str:
+    """Return every digit, and the size in its unit where that says more."""
+    short = size(value)
+    digits = f"{format_count(value)} B"
+    return digits if short == digits else f"{digits} ({short})"
+
+
+def _maybe(value: int | None, text: Callable[[int], str] = format_count) -> str:
+    return _NONE if value is None else text(value)
+
+
+# --------------------------------------------------------------------- per-token
+
+
+def _per_token(results: Sequence[PerToken], size: _Size) -> list[Block]:
+    blocks: list[Block] = []
+    rows: list[tuple[str, ...]] = []
+
+    def row(label: str, cells: Sequence[str]) -> None:
+        if any(cell != _NONE for cell in cells):
+            rows.append((label, *cells))
+
+    row("KV cache dtype", [r.kv_cache_dtype for r in results])
+    row("bytes a token", [_growth(r) for r in results])
+    row("", [_maybe(r.bytes_per_token, size) for r in results])
+    row(
+        "past windows",
+        [
+            _maybe(r.bytes_per_token_past_windows)
+            if r.bytes_per_token_past_windows != r.bytes_per_token
+            else _NONE
+            for r in results
+        ],
+    )
+    row(
+        "on all GPUs",
+        [_maybe(r.bytes_per_token_all_ranks) if r.num_gpus > 1 else _NONE for r in results],
+    )
+    row("state a sequence", [_maybe(r.state_bytes or None) for r in results])
+    row("", [_maybe(r.state_bytes or None, size) for r in results])
+    row("encoder a sequence", [_maybe(r.encoder_bytes or None) for r in results])
+    row(
+        "block",
+        [
+            _maybe(r.block_size, lambda n: f"{n} tokens") if r.block_bytes else _NONE
+            for r in results
+        ],
+    )
+    row("bytes a block", [_maybe(r.block_bytes) for r in results])
+    for i, sequence in enumerate(results[0].sequences):
+        label = f"{format_count(sequence.tokens)} tokens"
+        row(label, [format_count(r.sequences[i].bytes) for r in results])
+        row("", [size(r.sequences[i].bytes) for r in results])
+    blocks.append(Grid(("", *(r.model for r in results)), tuple(rows)))
+    blocks.extend(_layers(r, len(results) > 1) for r in results if len(r.layers) > 1)
+    for r in results:
+        if r.explain:
+            blocks.append(Heading(f"{r.model}: the formula"))
+            blocks.append(Text(r.explain))
+    return blocks
+
+
+def _growth(result: PerToken) -> str:
+    if result.bytes_per_token is not None:
+        return format_count(result.bytes_per_token)
+    return f"{format_count(result.growth.bytes)} in {result.growth.tokens}"
+
+
+def _layers(result: PerToken, named: bool) -> Grid:
+    first = f"layers of {result.model}" if named else "layers"
+    rows = tuple(
+        (
+            f"{group.count} x {group.kind}",
+            group.shape,
+            group.keeps,
+            _maybe(group.bytes_per_token or None),
+            _maybe(group.state_bytes or None),
+        )
+        for group in result.layers
+    )
+    columns = (first, "shape of each", "keeps", "B a token", "B of state")
+    return Grid(columns, rows, text_columns=frozenset({1, 2}))
+
+
+# --------------------------------------------------------------------- compare
+
+
+def _comparisons(results: Sequence[Comparison], size: _Size) -> list[Block]:
+    """Show one table a model and maximum, with a paged column for every block size."""
+    blocks: list[Block] = []
+    groups: dict[tuple[str, int], list[Comparison]] = {}
+    for result in results:
+        groups.setdefault((result.model, result.max_model_len), []).append(result)
+    for group in groups.values():
+        blocks.extend(_comparison(group, size))
+    return blocks
+
+
+def _comparison(group: Sequence[Comparison], size: _Size) -> list[Block]:
+    one = group[0]
+    load = one.workload
+    requests = "1 request" if load.requests == 1 else f"{format_count(load.requests)} requests"
+    heading = (
+        f"{one.model}, {one.kv_cache_dtype}, engine {one.engine}: {requests}"
+        f" ({load.name}), at most {format_count(one.max_model_len)} tokens each"
+    )
+    lengths = (
+        f"lengths: mean {load.mean_tokens:,.1f}, median {format_count(load.p50_tokens)},"
+        f" 95 % {format_count(load.p95_tokens)}, longest {format_count(load.longest_tokens)}"
+    )
+    if load.over_requests:
+        done = {"clip": "cut to the maximum", "exclude": "left out", "keep": "kept as they are"}
+        lengths += f"; {format_count(load.over_requests)} over the maximum, {done[load.over]}"
+    paged = tuple(
+        "paged" if c.block_size is None else f"paged, block {c.block_size}" for c in group
+    )
+    totals = [one.contiguous_total, *(c.paged_total for c in group)]
+    rows: list[tuple[str, ...]] = [
+        ("reserved", *(size(t.reserved_bytes) for t in totals)),
+        ("used", *(size(t.used_bytes) for t in totals)),
+        ("wasted", *(size(t.waste_bytes) for t in totals)),
+    ]
+    for name in WASTE_NAMES:
+        parts = [getattr(t.waste, f"{name}_bytes") for t in totals]
+        if any(parts):
+            label = "  " + name.replace("_", " ")
+            rows.append((label, *(size(p) if p else _NONE for p in parts)))
+    rows.append(("waste", *(format_ratio(t.waste_ratio) for t in totals)))
+    gains = [_NONE if c.reserved_gain is None else f"{c.reserved_gain:.2f} x" for c in group]
+    rows.append(("contiguous / paged", "", *gains))
+    if one.concurrency is not None:
+        fits = [c.concurrency for c in group if c.concurrency is not None]
+        memory = size(one.concurrency.kv_cache_bytes)
+        rows.append(
+            (
+                f"fit in {memory}",
+                format_count(one.concurrency.contiguous),
+                *(format_count(f.paged) for f in fits),
+            )
+        )
+    bars = [
+        Bar(
+            "contiguous",
+            one.contiguous_total.used_bytes,
+            one.contiguous_total.waste_bytes,
+            format_ratio(one.contiguous_total.waste_ratio),
+        )
+    ]
+    for name, c in zip(paged, group, strict=True):
+        bars.append(
+            Bar(
+                name,
+                c.paged_total.used_bytes,
+                c.paged_total.waste_bytes,
+                format_ratio(c.paged_total.waste_ratio),
+            )
+        )
+    return [
+        Heading(heading),
+        Text((lengths,)),
+        Bars(tuple(bars)),
+        Grid(("", "contiguous", *paged), tuple(rows)),
+        _bounds(group, size),
+    ]
+
+
+def _bounds(group: Sequence[Comparison], size: _Size) -> Text:
+    one = group[0]
+    lines = []
+    if one.bytes_per_token is not None:
+        lines.append(f"a token: {_exact(one.bytes_per_token, size)}")
+    if one.state_bytes:
+        lines.append(f"state a sequence, in both: {_exact(one.state_bytes, size)}")
+    reserved = one.contiguous.reserved_bytes_per_request
+    lines.append(f"contiguous reserves a request: {_exact(reserved, size)}")
+    for c in group:
+        if c.paged.block_bytes is None:
+            continue
+        lines.append(f"a block of {c.block_size}: {_exact(c.paged.block_bytes, size)}")
+        tokens = c.paged.max_tail_tokens
+        lines.append(
+            f"  worst tail: {tokens} token{'' if tokens == 1 else 's'} ="
+            f" {_exact(c.paged.max_tail_bytes, size)};"
+            f" here {size(c.paged.mean_tail_bytes)} on average"
+        )
+    if one.all_ranks.num_gpus > 1:
+        lines.append(
+            f"on all {one.all_ranks.num_gpus} GPUs: contiguous"
+            f" {size(one.all_ranks.contiguous_reserved_bytes)}, paged"
+            f" {' / '.join(size(c.all_ranks.paged_reserved_bytes) for c in group)}, used"
+            f" {size(one.all_ranks.used_bytes)} (the table shows the fullest GPU)"
+        )
+    if one.concurrency is not None:
+        gains = [
+            f"{c.concurrency.gain:.2f} x" if c.concurrency and c.concurrency.gain else _NONE
+            for c in group
+        ]
+        lines.append(
+            f"requests at once in {size(one.concurrency.kv_cache_bytes)}, all at full length:"
+            f" {' / '.join(f'{c.concurrency.paged_mean:,.1f}' for c in group if c.concurrency)}"
+            f" paged against {format_count(one.concurrency.contiguous)} ({' / '.join(gains)})"
+        )
+    return Text((*lines, *one.explain))
+
+
+# --------------------------------------------------------------------- frag
+
+
+def _fragmentation(result: Fragmentation, size: _Size) -> list[Block]:
+    of_max = result.sequences_of_max
+    low, high = of_max.bounds
+    in_holes = format_count(low) if low == high else f"{format_count(low)} to {format_count(high)}"
+    least, most = result.unusable_bounds
+    unusable = (
+        format_ratio(least) if least == most else f"{format_ratio(least)} to {format_ratio(most)}"
+    )
+    ratio = result.external_fragmentation_ratio
+    rows = [
+        ("free", _exact(result.free_bytes, size)),
+        ("largest hole", _exact(result.largest_free_bytes, size)),
+        ("holes", _maybe(result.holes)),
+        ("request", _exact(result.request_bytes, size)),
+        ("fits in one piece", "yes" if result.fits_contiguous else "no"),
+        ("fits in blocks", "yes" if result.fits_paged else "no"),
+        ("free / request", f"{result.free_over_request:.4g} x"),
+        ("external fragmentation", _NONE if ratio is None else format_ratio(ratio)),
+        ("unusable for the request", unusable),
+        (
+            f"sequences of {format_count(of_max.max_model_len)} ({result.model})",
+            f"{size(of_max.bytes)} each",
+        ),
+        ("  in the request", format_count(of_max.in_request)),
+        ("  in the free memory", format_count(of_max.in_free)),
+        ("  in its holes, contiguous", in_holes),
+    ]
+    return [
+        Text((result.verdict,)),
+        Grid(("", ""), tuple(rows)),
+        Text((f"assumed: {result.assumes}", *result.explain)),
+    ]
+
+
+# --------------------------------------------------------------------- lists
+
+
+def _gpus(results: Sequence[GpuSpec], size: _Size) -> list[Block]:
+    rows = tuple(
+        (
+            gpu.name,
+            gpu.title,
+            size(gpu.memory_bytes),
+            gpu.compute_capability or gpu.architecture or _NONE,
+            _NONE
+            if gpu.memory_bandwidth_bytes_per_s is None
+            else f"{gpu.memory_bandwidth_bytes_per_s / 10**9:,.0f}",
+            _NONE
+            if "bfloat16" not in gpu.dense_flops
+            else f"{gpu.dense_flops['bfloat16'] / 10**12:,.0f}",
+        )
+        for gpu in results
+    )
+    columns = ("name", "card", "memory", "cc", "GB/s", "bf16 TFLOP/s")
+    return [Grid(columns, rows, text_columns=frozenset({1, 3}))]
+
+
+def _records(results: Sequence[object]) -> list[Block]:
+    """Show flat records as a grid, a column a field."""
+    import msgspec
+
+    records: list[dict[str, Any]] = [msgspec.to_builtins(r) for r in results]
+    if not records:
+        return [Text(("nothing",))]
+    columns = tuple(records[0])
+    text = frozenset(i for i, name in enumerate(columns) if isinstance(records[0][name], str))
+    rows = tuple(
+        tuple(
+            _NONE if v is None else format_count(v) if isinstance(v, int) else str(v)
+            for v in record.values()
+        )
+        for record in records
+    )
+    return [Grid(tuple(name.replace("_", " ") for name in columns), rows, text_columns=text)]
