@@ -53,7 +53,7 @@ def run(values: Values) -> None:
     notes: list[str] = []
     models = inputs.models(values, notes)
     wanted = values["tokens"] or ()
-    lengths = [inputs.at("--tokens", lambda t=t: parse_tokens(t)) for t in wanted]
+    lengths = inputs.at("--tokens", lambda: [parse_tokens(text) for text in wanted])
     results = []
     for model in models:
         for deployment in inputs.deployments(values, notes):

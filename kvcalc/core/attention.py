@@ -63,6 +63,12 @@ class _PerHead(CacheBase, frozen=True, kw_only=True):
     def replicas(self, tp: int) -> int:
         return max(1, tp // self.num_kv_heads)
 
+    def describe(self) -> str:
+        width = f"{self.head_dim}"
+        if self.v_head_dim not in (None, self.head_dim):
+            width += f" (V {self.v_head_dim})" if self.v_head_dim else " (K only)"
+        return f"{self.num_kv_heads} KV heads x {width}"
+
 
 class FullAttention(_PerHead, frozen=True, kw_only=True, tag="full_attention"):
     """K and V of every token: multi-head, grouped-query and multi-query attention.
@@ -132,6 +138,9 @@ class Mla(_Replicated, frozen=True, kw_only=True, tag="mla"):
             return (latent,)
         return (latent, Row(role="rope", width=self.qk_rope_head_dim))
 
+    def describe(self) -> str:
+        return f"latent {self.kv_lora_rank} + rope {self.qk_rope_head_dim}"
+
 
 class _SingleVector(_Replicated, frozen=True, kw_only=True):
     """One vector that is K and V at once, its last `qk_rope_head_dim` elements rotary."""
@@ -148,6 +157,9 @@ class _SingleVector(_Replicated, frozen=True, kw_only=True):
         if not self.qk_rope_head_dim:
             return (nope,)
         return (nope, Row(role="rope", width=self.qk_rope_head_dim))
+
+    def describe(self) -> str:
+        return f"entry {self.head_dim}, rope {self.qk_rope_head_dim} of it"
 
 
 class SlidingMla(_SingleVector, frozen=True, kw_only=True, tag="sliding_mla"):
@@ -223,6 +235,9 @@ class Indexer(_Replicated, frozen=True, kw_only=True, tag="indexer"):
             return ()
         return _compressor_states(self.compress_ratio, self.index_head_dim, overlap=self.overlap)
 
+    def describe(self) -> str:
+        return f"index key {self.index_head_dim} ({self.index_dtype})"
+
 
 class SharedKv(_Replicated, frozen=True, kw_only=True, tag="shared_kv"):
     """Nothing of its own: the layer reads the K and V that another layer keeps.
@@ -238,3 +253,7 @@ class SharedKv(_Replicated, frozen=True, kw_only=True, tag="shared_kv"):
 
     def replicas(self, tp: int) -> int:
         return 1
+
+    def describe(self) -> str:
+        source = "another layer" if self.source_layer is None else f"layer {self.source_layer}"
+        return f"reads {source}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvcalc.core.capacity import requests_that_fit
 from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.explain import explain_plan
 from kvcalc.core.lengths import Lengths, Over
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import (
@@ -97,6 +98,7 @@ def compare(
         concurrency=(
             None if kv_cache_bytes is None else _concurrency(plan, twin, kept, kv_cache_bytes)
         ),
+        explain=explain_plan(plan, [longest]) if explain else (),
     )
 
 

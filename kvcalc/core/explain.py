@@ -4,17 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.core.attention import (
-    ChunkedAttention,
-    CompressedAttention,
-    CrossAttention,
-    FullAttention,
-    Indexer,
-    Mla,
-    SharedKv,
-    SlidingMla,
-    SlidingWindow,
-)
 from kvcalc.core.dtypes import (
     CacheDtype,
     KvDtype,
@@ -27,56 +16,10 @@ from kvcalc.core.kind import All, Chunks, EveryNth, Once, Span, StateTensor, Win
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec, row_bytes
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.recurrent import (
-    GatedDeltaNet,
-    KimiDeltaAttention,
-    LightningAttention,
-    Mamba1,
-    Mamba2,
-    RgLru,
-    Rwkv,
-    ShortConv,
-)
 from kvcalc.core.states import VLLM_STATES
 from kvcalc.core.units import format_count
 
-__all__ = ["describe", "explain_model", "explain_plan", "keeps"]
-
-
-def describe(cache: Cache) -> str:
-    """Return a cache's shape in few words: `8 KV heads x 128`."""
-    match cache:
-        case FullAttention() | SlidingWindow() | ChunkedAttention() | CrossAttention():
-            width = f"{cache.head_dim}"
-            if cache.v_head_dim not in (None, cache.head_dim):
-                width += f" (V {cache.v_head_dim})" if cache.v_head_dim else " (K only)"
-            return f"{cache.num_kv_heads} KV heads x {width}"
-        case Mla():
-            return f"latent {cache.kv_lora_rank} + rope {cache.qk_rope_head_dim}"
-        case SlidingMla() | CompressedAttention():
-            return f"entry {cache.head_dim}, rope {cache.qk_rope_head_dim} of it"
-        case Indexer():
-            return f"index key {cache.index_head_dim} ({cache.index_dtype})"
-        case SharedKv():
-            source = (
-                "another layer" if cache.source_layer is None else f"layer {cache.source_layer}"
-            )
-            return f"reads {source}"
-        case Mamba1():
-            return f"{cache.intermediate_size} channels x {cache.state_size}"
-        case Mamba2():
-            return f"{cache.num_heads} heads x {cache.head_dim} x {cache.state_size}"
-        case GatedDeltaNet():
-            return f"{cache.num_v_heads} heads x {cache.head_v_dim} x {cache.head_k_dim}"
-        case KimiDeltaAttention() | LightningAttention():
-            return f"{cache.num_heads} heads x {cache.head_dim} x {cache.head_dim}"
-        case RgLru():
-            return f"{cache.lru_width} channels"
-        case ShortConv():
-            return f"{cache.conv_kernel - 1} x {cache.hidden_size}"
-        case Rwkv():
-            heads = cache.hidden_size // cache.head_size
-            return f"{heads} heads x {cache.head_size} x {cache.head_size}"
+__all__ = ["explain_model", "explain_plan", "keeps"]
 
 
 def keeps(span: Span) -> str:

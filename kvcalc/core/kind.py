@@ -109,6 +109,11 @@ def split_heads(heads: int, tensor_parallel_size: int) -> int:
 
 
 def divide(total: int, ranks: int, what: str) -> int:
+    """Return total / ranks.
+
+    Raises:
+        UnsupportedError: it does not divide; `what` names the things.
+    """
     if total % ranks:
         raise UnsupportedError(
             f"{total} {what} cannot be split over {ranks} ranks",
@@ -132,6 +137,10 @@ class CacheBase(Value, frozen=True, kw_only=True, tag_field="kind"):
     def states(self) -> tuple[StateTensor, ...]:
         """Return the tensors of fixed size that a sequence keeps."""
         return ()
+
+    def describe(self) -> str:
+        """Return the shape in few words: `8 KV heads x 128`."""
+        raise NotImplementedError
 
     def on_rank(self, tp: int, split: HeadSplit = split_heads) -> Self:
         """Return what one of `tp` ranks keeps; by default all of it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvcalc.core.dtypes import kv_dtype
-from kvcalc.core.explain import describe, explain_plan, keeps
+from kvcalc.core.explain import explain_plan, keeps
 from kvcalc.core.layers import Cache
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import Growth, LayerGroup, PerToken, SequenceSize
@@ -73,7 +73,7 @@ def _layer_groups(plan: CachePlan) -> tuple[LayerGroup, ...]:
             LayerGroup(
                 kind=label,
                 count=count,
-                shape=" + ".join(describe(c) for c in caches) or note,
+                shape=" + ".join(c.describe() for c in caches) or note,
                 keeps=" + ".join(spans) or "nothing",
                 bytes_per_token=alone.bytes_per_token(dtype),
                 state_bytes=alone.state_bytes(),

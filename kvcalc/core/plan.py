@@ -273,7 +273,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
         rates = [(r.multiplicity, *r.growth()) for r in self.ranks]
         return add_rates((count * size, tokens) for count, size, tokens in rates)
 
-    def fixed_bytes(self, rule: type[Slots] | type[Fixed]) -> int:
+    def fixed_bytes(self, rule: type[Slots | Fixed]) -> int:
         """Bytes of rows that a sequence keeps whatever its length (states, encoder rows)."""
         return sum(
             group.rule.used(1) * group.slot_bytes

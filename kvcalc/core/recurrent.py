@@ -68,6 +68,9 @@ class Mamba1(_Recurrent, frozen=True, kw_only=True, tag="mamba1"):
         inner = divide(self.intermediate_size, tp, "inner channels")
         return msgspec.structs.replace(self, intermediate_size=inner)
 
+    def describe(self) -> str:
+        return f"{self.intermediate_size} channels x {self.state_size}"
+
 
 class Mamba2(_Recurrent, frozen=True, kw_only=True, tag="mamba2"):
     """Mamba-2: a state of head_dim x state_size a head, and a convolution over x, B and C."""
@@ -99,6 +102,9 @@ class Mamba2(_Recurrent, frozen=True, kw_only=True, tag="mamba2"):
             self, num_heads=divide(self.num_heads, tp, "state heads"), n_groups=groups // tp
         )
 
+    def describe(self) -> str:
+        return f"{self.num_heads} heads x {self.head_dim} x {self.state_size}"
+
 
 class GatedDeltaNet(_Recurrent, frozen=True, kw_only=True, tag="gated_delta_net"):
     """Gated delta net (Qwen3-Next, Qwen3.5): value heads keep head_v_dim x head_k_dim."""
@@ -128,6 +134,9 @@ class GatedDeltaNet(_Recurrent, frozen=True, kw_only=True, tag="gated_delta_net"
             num_v_heads=divide(self.num_v_heads, tp, "value heads"),
         )
 
+    def describe(self) -> str:
+        return f"{self.num_v_heads} heads x {self.head_v_dim} x {self.head_k_dim}"
+
 
 class KimiDeltaAttention(_Recurrent, frozen=True, kw_only=True, tag="kimi_delta_attention"):
     """Kimi delta attention: a square state a head, and a convolution over q, k and v."""
@@ -149,6 +158,9 @@ class KimiDeltaAttention(_Recurrent, frozen=True, kw_only=True, tag="kimi_delta_
     def on_rank(self, tp: int, split: HeadSplit = split_heads) -> Self:
         return msgspec.structs.replace(self, num_heads=divide(self.num_heads, tp, "state heads"))
 
+    def describe(self) -> str:
+        return f"{self.num_heads} heads x {self.head_dim} x {self.head_dim}"
+
 
 class LightningAttention(_Recurrent, frozen=True, kw_only=True, tag="lightning_attention"):
     """Lightning and other linear attention: a square state a head, no convolution (MiniMax-01)."""
@@ -166,6 +178,9 @@ class LightningAttention(_Recurrent, frozen=True, kw_only=True, tag="lightning_a
     def on_rank(self, tp: int, split: HeadSplit = split_heads) -> Self:
         return msgspec.structs.replace(self, num_heads=divide(self.num_heads, tp, "state heads"))
 
+    def describe(self) -> str:
+        return f"{self.num_heads} heads x {self.head_dim} x {self.head_dim}"
+
 
 class RgLru(_Recurrent, frozen=True, kw_only=True, tag="rg_lru"):
     """Real-gated linear recurrent unit (RecurrentGemma): one number a channel, and a convolution."""
@@ -182,6 +197,9 @@ class RgLru(_Recurrent, frozen=True, kw_only=True, tag="rg_lru"):
 
     def on_rank(self, tp: int, split: HeadSplit = split_heads) -> Self:
         return msgspec.structs.replace(self, lru_width=divide(self.lru_width, tp, "channels"))
+
+    def describe(self) -> str:
+        return f"{self.lru_width} channels"
 
 
 class ShortConv(CacheBase, frozen=True, kw_only=True, tag="short_conv"):
@@ -201,6 +219,9 @@ class ShortConv(CacheBase, frozen=True, kw_only=True, tag="short_conv"):
 
     def replicas(self, tp: int) -> int:
         return 1
+
+    def describe(self) -> str:
+        return f"{self.conv_kernel - 1} x {self.hidden_size}"
 
 
 class Rwkv(_Recurrent, frozen=True, kw_only=True, tag="rwkv"):
@@ -228,3 +249,7 @@ class Rwkv(_Recurrent, frozen=True, kw_only=True, tag="rwkv"):
     def on_rank(self, tp: int, split: HeadSplit = split_heads) -> Self:
         heads = divide(self.hidden_size // self.head_size, tp, "state heads")
         return msgspec.structs.replace(self, hidden_size=heads * self.head_size)
+
+    def describe(self) -> str:
+        heads = self.hidden_size // self.head_size
+        return f"{heads} heads x {self.head_size} x {self.head_size}"

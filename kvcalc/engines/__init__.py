@@ -41,5 +41,5 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         )
     if name not in ENGINES:
         raise UnknownNameError("engine", name, ENGINES)
-    engine: Engine = import_module(ENGINES[name])  # type: ignore[assignment]  # a module is one
+    engine: Engine = import_module(ENGINES[name])
     return engine.plan(model, deployment)

@@ -1,0 +1,279 @@
+"""What a preset file holds, and how one document becomes a preset or a list of faults.
+
+Two kinds of file: `kind: model` and `kind: gpu`. Each carries where its facts were read; a model
+also carries the figures that it must give (`expect`), which are checked on every load, so that a
+slip in a preset is found where it was made and not in an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from kvcalc.core.deployment import MAX_BYTES, GpuSpec
+from kvcalc.core.dtypes import element_bytes
+from kvcalc.core.errors import KvcalcError
+from kvcalc.core.layers import LayerRun
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.values import Positive, Value
+from kvcalc.models.documents import Document, Path, Plain
+from kvcalc.models.faults import Fault, Faults, in_one_line, unknown
+from kvcalc.models.layer_entries import read_layers
+from kvcalc.models.text import shown
+
+__all__ = [
+    "Expect",
+    "GpuPreset",
+    "ModelPreset",
+    "Source",
+    "check_document",
+    "check_gpu",
+    "check_model",
+]
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
+
+_NAME = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
+_FIGURES = (
+    "memory_bytes",
+    "compute_capability",
+    "architecture",
+    "memory_bandwidth_bytes_per_s",
+    "dense_flops",
+)
+
+
+class Source(Value, frozen=True, kw_only=True):
+    """Where a model's facts were read.
+
+    Attributes:
+        repository: such as `meta-llama/Llama-3.1-8B`.
+        file: the file in it, such as `config.json`.
+        note: what the file leaves open and where that was read.
+        retrieved: the day, YYYY-MM-DD.
+    """
+
+    repository: _Text
+    file: _Text
+    note: str = ""
+    retrieved: str = ""
+
+
+class Expect(Value, frozen=True, kw_only=True):
+    """What the model must come to, from elsewhere than this program.
+
+    Attributes:
+        bytes_per_token: KV cache dtype -> bytes a token while every window is open.
+        state_bytes: fixed state a sequence.
+        confirmed_by: engines, logs or papers that say so.
+    """
+
+    bytes_per_token: Annotated[dict[str, _Bytes], msgspec.Meta(min_length=1)]
+    state_bytes: _Bytes = 0
+    confirmed_by: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1)]
+
+
+class ModelPreset(Value, frozen=True, kw_only=True):
+    """A model and where it comes from; `file` is the file's name without its folder."""
+
+    spec: ModelSpec
+    title: str
+    aliases: tuple[str, ...]
+    source: Source
+    expect: Expect
+    file: str
+
+
+class GpuPreset(Value, frozen=True, kw_only=True):
+    """A GPU; `file` is the file's name without its folder."""
+
+    spec: GpuSpec
+    file: str
+
+
+class _ModelFile(Value, frozen=True, kw_only=True):
+    """The keys of a model's file; the layers are read entry by entry."""
+
+    name: str
+    title: _Text
+    aliases: tuple[_Text, ...] = ()
+    architecture: _Text
+    dtype: str
+    num_hidden_layers: Positive
+    max_position_embeddings: Positive | None = None
+    layers: Annotated[tuple[object, ...], msgspec.Meta(min_length=1)]
+    draft_layers: tuple[object, ...] = ()
+    notes: tuple[_Text, ...] = ()
+    source: Source
+    expect: Expect
+
+
+def check_document(
+    document: Document,
+) -> tuple[ModelPreset | GpuPreset | None, list[Fault]]:
+    """Return the preset of either kind, or every fault of the file with its line."""
+    value = document.value
+    if isinstance(value, dict) and value.get("kind") == "gpu":
+        return check_gpu(document)
+    return check_model(document)
+
+
+def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
+    """Return the model, or None and every fault of the file with its line."""
+    faults = Faults(document)
+    read = _read(document, "model", _ModelFile, faults)
+    value = document.value if isinstance(document.value, dict) else {}
+    # Where the top is at fault, what else the file says is checked all the same.
+    layers = _layers(value, "layers", faults)
+    draft_layers = _layers(value, "draft_layers", faults)
+    _check_name(value.get("name"), faults)
+    _check_dtype(value.get("dtype"), faults)
+    if read is None or faults:
+        _check_pieces(value, layers, faults)
+        return None, faults.in_order()
+    total = sum(run.count for run in layers)
+    if total != read.num_hidden_layers:
+        _say_total(read.num_hidden_layers, total, faults)
+        return None, faults.in_order()
+    spec = ModelSpec(
+        name=read.name,
+        num_hidden_layers=total,
+        dtype=read.dtype,
+        layers=layers,
+        max_position_embeddings=read.max_position_embeddings,
+        draft_layers=draft_layers,
+        architecture=read.architecture,
+        notes=read.notes,
+    )
+    _check_expect(spec, read.expect, faults)
+    if faults:
+        return None, faults.in_order()
+    preset = ModelPreset(
+        spec=spec,
+        title=read.title,
+        aliases=read.aliases,
+        source=read.source,
+        expect=read.expect,
+        file=_file_name(document),
+    )
+    return preset, []
+
+
+def check_gpu(document: Document) -> tuple[GpuPreset | None, list[Fault]]:
+    """Return the GPU, or None and every fault of the file with its line."""
+    faults = Faults(document)
+    spec = _read(document, "gpu", GpuSpec, faults)
+    value = document.value
+    if isinstance(value, dict) and value.get("kind") == "gpu":
+        _check_name(value.get("name"), faults)
+        _check_sources(value, faults)
+    if spec is None or faults:
+        return None, faults.in_order()
+    return GpuPreset(spec=spec, file=_file_name(document)), []
+
+
+_File = TypeVar("_File", _ModelFile, GpuSpec)
+
+
+def _read(document: Document, kind: str, wanted: type[_File], faults: Faults) -> _File | None:
+    value = document.value
+    if not isinstance(value, dict):
+        faults.add((), f"a preset is a mapping with `kind: {kind}` first, not {shown(value)}")
+        return None
+    found = value.get("kind")
+    if "kind" not in value:
+        faults.add((), "kind is missing; a preset begins with `kind: model` or `kind: gpu`")
+        if "layers" not in value:
+            return None  # some other file: what else it holds is no fault of it
+    elif found in ("model", "gpu") and found != kind:
+        faults.add(("kind",), f"this is a {found} preset; a {kind} preset is wanted here")
+        return None
+    elif found != kind:
+        faults.add(("kind",), unknown("kind of preset", found, ("model", "gpu")))
+        return None
+    fields = {key: item for key, item in value.items() if key != "kind"}
+    read = faults.convert(fields, wanted, (), ("kind",))
+    return None if faults else read
+
+
+def _layers(value: dict[str, Plain], key: str, faults: Faults) -> tuple[LayerRun, ...]:
+    entries = value.get(key)
+    return read_layers(entries, (key,), faults) if isinstance(entries, list) else ()
+
+
+def _check_pieces(value: dict[str, Plain], layers: tuple[LayerRun, ...], faults: Faults) -> None:
+    """Check the sum and the expected figures of a file that has other faults.
+
+    Only where what they need is itself sound: a fault should not be told twice over.
+    """
+    troubled = {fault.path[:1] for fault in faults.in_order()}
+    needed = {("layers",), ("num_hidden_layers",), ("dtype",)}
+    total = sum(run.count for run in layers)
+    if troubled & needed or not total or "dtype" not in value:
+        return
+    if value.get("num_hidden_layers", total) != total:
+        _say_total(value["num_hidden_layers"], total, faults)
+        return
+    if ("expect",) not in troubled and "expect" in value:
+        dtype = str(value["dtype"])
+        spec = ModelSpec(name="", num_hidden_layers=total, dtype=dtype, layers=layers)
+        _check_expect(spec, msgspec.convert(value["expect"], Expect), faults)
+
+
+def _say_total(declared: Plain, total: int, faults: Faults) -> None:
+    message = f"num_hidden_layers is {shown(declared)}, the layers add up to {total}"
+    faults.add(("num_hidden_layers",), message)
+
+
+def _check_name(name: Plain, faults: Faults) -> None:
+    if isinstance(name, str) and not _NAME.fullmatch(name):
+        message = f"name is {shown(name)}: lower-case letters and digits joined by - or . are read"
+        faults.add(("name",), message)
+
+
+def _check_dtype(dtype: Plain, faults: Faults) -> None:
+    if not isinstance(dtype, str):
+        return  # missing or of another type, which is told already
+    try:
+        element_bytes(dtype)
+    except KvcalcError as error:
+        faults.add(("dtype",), in_one_line(error))
+
+
+def _check_expect(spec: ModelSpec, expect: Expect, faults: Faults) -> None:
+    for dtype, expected in expect.bytes_per_token.items():
+        path: Path = ("expect", "bytes_per_token", dtype)
+        try:
+            given = spec.bytes_per_token(dtype)
+        except KvcalcError as error:
+            faults.add(path, in_one_line(error))
+            continue
+        if given != expected:
+            said = "no whole number" if given is None else str(given)
+            faults.add(path, f"{expected} bytes a token are expected, the layers give {said}")
+    state = spec.state_bytes()
+    if state != expect.state_bytes:
+        message = f"{expect.state_bytes} bytes of state are expected, the layers give {state}"
+        faults.add(("expect", "state_bytes"), message)
+
+
+def _check_sources(value: dict[str, Plain], faults: Faults) -> None:
+    """A figure without a source is left out; a source without a figure is a slip."""
+    given = [name for name in _FIGURES if value.get(name)]
+    sources = value.get("sources", {})
+    if not isinstance(sources, dict):
+        return  # told already
+    for name in given:
+        if name not in sources:
+            faults.add((name,), f"{name} has no entry under sources")
+    for name in sources:
+        if name not in given:
+            message = f"a source for {shown(name)}, which is no figure of this file"
+            faults.add(("sources", name), message)
+
+
+def _file_name(document: Document) -> str:
+    return re.split(r"[/\\]", document.file)[-1]
