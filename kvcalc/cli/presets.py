@@ -1,6 +1,126 @@
-"""kvcalc presets: the models that come with kvcalc."""
+"""kvcalc presets: the models that come with kvcalc, and files of one's own."""
+
+from __future__ import annotations
 
 import typer
 
+from kvcalc.cli.inputs import echo, preset_folders
+from kvcalc.cli.options import OUTPUT, Option, Values, register
+from kvcalc.cli.output import emit
+from kvcalc.core.per_token import layer_groups
+from kvcalc.core.results import FileFault, PresetDetail, PresetSummary
+from kvcalc.models.presets import (
+    ModelPreset,
+    all_models,
+    load_model_preset,
+    preset_folder,
+    validate_file,
+)
 
-def add(app: typer.Typer) -> None: ...
+_FAULTY = 2
+
+
+def _names(name: str, metavar: str, help_: str) -> tuple[Option]:
+    argument = typer.Argument(help=help_, metavar=metavar, show_default=False)
+    return (Option(name, list[str] | None, argument),)
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(group, name="presets", help="The models that come with kvcalc.")
+    register(
+        group,
+        "list",
+        show_list,
+        OUTPUT,
+        help="Every model preset: its layers and bytes a token.",
+        epilog="Example: kvcalc presets list --format csv",
+    )
+    register(
+        group,
+        "show",
+        show,
+        _names("names", "NAME...", "Names or aliases."),
+        OUTPUT,
+        help="One preset resolved: what its layers keep, its sources, what confirms it.",
+        epilog="Example: kvcalc presets show qwen3.5-27b",
+    )
+    register(
+        group,
+        "validate",
+        validate,
+        _names("files", "[FILE]...", "Preset files; all that come with kvcalc when none is named."),
+        OUTPUT,
+        help="Check preset files; every fault with its line. Exit code 2 when there is one.",
+        epilog="Example: kvcalc presets validate my-model.yaml",
+    )
+
+
+def show_list(values: Values) -> None:
+    """List all model presets."""
+    presets = all_models(preset_folders())
+    emit("presets-list", values, echo(values), [_summary(p) for p in presets], [])
+
+
+def show(values: Values) -> None:
+    """Show presets in full."""
+    names = values["names"]
+    if not names:
+        raise typer.BadParameter("name a preset; kvcalc presets list shows all")
+    presets = [load_model_preset(name, preset_folders()) for name in names]
+    emit("presets-show", values, echo(values), [_detail(p) for p in presets], [])
+
+
+def validate(values: Values) -> None:
+    """Check files and leave with 2 when one has a fault."""
+    files = values["files"] or [str(p) for p in sorted(preset_folder().glob("*/*.yaml"))]
+    results: list[FileFault] = []
+    for file in files:
+        shown = file if values["files"] else "/".join(file.replace("\\", "/").split("/")[-2:])
+        faults = validate_file(file)
+        results += [FileFault(file=shown, line=f.line, message=f.message) for f in faults]
+        if not faults:
+            results.append(FileFault(file=shown, line=None, message=None))
+    emit("presets-validate", values, echo(values), results, [])
+    if any(r.message is not None for r in results):
+        raise typer.Exit(_FAULTY)
+
+
+def _summary(preset: ModelPreset) -> PresetSummary:
+    spec = preset.spec
+    kinds = {group.kind: 0 for group in layer_groups(spec)}
+    for run in spec.layers:
+        kinds[run.label] += run.count
+    return PresetSummary(
+        name=spec.name,
+        title=preset.title,
+        num_hidden_layers=spec.num_hidden_layers,
+        kinds=", ".join(f"{count} {kind}" for kind, count in kinds.items()),
+        bytes_per_token=spec.bytes_per_token(),
+        state_bytes=spec.state_bytes(),
+        max_position_embeddings=spec.max_position_embeddings,
+    )
+
+
+def _detail(preset: ModelPreset) -> PresetDetail:
+    spec, source = preset.spec, preset.source
+    expect = {f"a token in {k}": v for k, v in preset.expect.bytes_per_token.items()}
+    if preset.expect.state_bytes:
+        expect["of state a sequence"] = preset.expect.state_bytes
+    return PresetDetail(
+        name=spec.name,
+        title=preset.title,
+        aliases=preset.aliases,
+        architecture=spec.architecture,
+        dtype=spec.dtype,
+        num_hidden_layers=spec.num_hidden_layers,
+        max_position_embeddings=spec.max_position_embeddings,
+        layers=layer_groups(spec),
+        draft_layers=sum(run.count for run in spec.draft_layers),
+        notes=spec.notes,
+        source={"repository": source.repository, "file": source.file, "note": source.note},
+        expect=expect,
+        confirmed_by=preset.expect.confirmed_by,
+        file=preset.file,
+    )

@@ -1,6 +1,39 @@
-"""kvcalc presets: the models that come with kvcalc."""
+"""kvcalc schema: the JSON Schema (draft 7) of a document or a preset file."""
+
+from __future__ import annotations
 
 import typer
 
+from kvcalc.cli.inputs import choice
+from kvcalc.cli.options import Option, Values, register
+from kvcalc.cli.output import write_out
+from kvcalc.schema import names, text
 
-def add(app: typer.Typer) -> None: ...
+_NAME = (
+    Option(
+        "name",
+        str | None,
+        typer.Argument(help="The schema; without one, their names.", metavar="[NAME]",
+                       show_default=False),
+    ),
+)  # fmt: skip
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    register(
+        app,
+        "schema",
+        run,
+        _NAME,
+        help="Print the JSON Schema of a command's JSON, or of a model or GPU preset file.",
+        epilog="Example: kvcalc schema compare > compare.schema.json",
+    )
+
+
+def run(values: Values) -> None:
+    """Print one schema, or the names of all."""
+    if values["name"] is None:
+        write_out("".join(f"{name}\n" for name in names()))
+    else:
+        write_out(text(choice("NAME", values["name"], names())))

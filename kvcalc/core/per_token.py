@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from kvcalc.core.dtypes import kv_dtype
 from kvcalc.core.explain import explain_plan, keeps
 from kvcalc.core.layers import Cache
+from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import Growth, LayerGroup, PerToken, SequenceSize
 from kvcalc.core.rules import Fixed, Slots
 
-__all__ = ["DEFAULT_TOKENS", "per_token"]
+__all__ = ["DEFAULT_TOKENS", "layer_groups", "per_token"]
 
 DEFAULT_TOKENS = (8192, 131072)
 
@@ -26,6 +27,7 @@ def per_token(
         tokens: lengths of the sequences to size.
         explain: put the formula with its numbers into the result.
     """
+    share = plan.rank.share
     grown, period = plan.growth()
     past, past_period = plan.growth(windows_open=False)
     everywhere, every_period = plan.growth_all_ranks()
@@ -47,22 +49,19 @@ def per_token(
         state_bytes=plan.fixed_bytes(Slots),
         encoder_bytes=plan.fixed_bytes(Fixed),
         block_bytes=plan.block_bytes,
-        layers=_layer_groups(plan),
+        layers=layer_groups(share, plan.kv_cache_dtype) if share else (),
         sequences=sequences,
         explain=explain_plan(plan, tokens) if explain else (),
     )
 
 
-def _layer_groups(plan: CachePlan) -> tuple[LayerGroup, ...]:
+def layer_groups(model: ModelSpec, kv_cache_dtype: str = "auto") -> tuple[LayerGroup, ...]:
     """Add up layers that keep equal caches, in the order in which they first appear."""
-    model = plan.rank.share
-    if model is None:
-        return ()
     counts: dict[tuple[str, tuple[Cache, ...], str], int] = {}
     for run in model.layers:
         key = (run.label, run.caches, run.note)
         counts[key] = counts.get(key, 0) + run.count
-    dtype = kv_dtype(plan.kv_cache_dtype, model.dtype)
+    dtype = kv_dtype(kv_cache_dtype, model.dtype)
     groups = []
     for (label, caches, note), count in counts.items():
         alone = model.with_layers(count, caches)

@@ -13,11 +13,14 @@ __all__ = [
     "Comparison",
     "Concurrency",
     "ContiguousRequest",
+    "FileFault",
     "Fragmentation",
     "Growth",
     "LayerGroup",
     "PagedRequest",
     "PerToken",
+    "PresetDetail",
+    "PresetSummary",
     "RankTotals",
     "SequenceSize",
     "SequencesOfMax",
@@ -173,6 +176,49 @@ class Concurrency(Value, frozen=True, kw_only=True):
     paged: int
     paged_mean: float
     gain: float | None
+
+
+class PresetSummary(Value, frozen=True, kw_only=True):
+    """A model preset in a line; bytes in the model's own dtype, on one GPU."""
+
+    name: str
+    title: str
+    num_hidden_layers: int
+    kinds: str
+    bytes_per_token: int | None
+    state_bytes: int
+    max_position_embeddings: int | None
+
+
+class PresetDetail(Value, frozen=True, kw_only=True):
+    """A model preset resolved: what its layers keep, and where that was read.
+
+    `expect` holds the figures that the preset is checked against on every load, and
+    `confirmed_by` the engines, logs or papers that say so.
+    """
+
+    name: str
+    title: str
+    aliases: tuple[str, ...]
+    architecture: str | None
+    dtype: str
+    num_hidden_layers: int
+    max_position_embeddings: int | None
+    layers: tuple[LayerGroup, ...]
+    draft_layers: int
+    notes: tuple[str, ...]
+    source: dict[str, str]
+    expect: dict[str, int]
+    confirmed_by: tuple[str, ...]
+    file: str
+
+
+class FileFault(Value, frozen=True, kw_only=True):
+    """One fault of a file, or (without a message) a file without faults."""
+
+    file: str
+    line: int | None
+    message: str | None
 
 
 class RankTotals(Value, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from kvcalc.models.text import MAX_BYTES, DocumentError, printable, shown
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "Document", "Path", "Plain", "read_document"]
+__all__ = ["MAX_DEPTH", "MAX_NODES", "Document", "KeyPath", "Plain", "read_document"]
 
 MAX_DEPTH = 20
 """Lists and mappings inside one another; presets need six."""
@@ -28,7 +28,7 @@ MAX_NODES = 50_000
 _MAX_DIGITS = 20
 """Of a whole number: 2^64 has twenty. Python refuses to read thousands with an error of its own."""
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Keys and list positions from the top of a document to a value."""
 
 Plain = dict[str, "Plain"] | list["Plain"] | str | int | float | bool | None
@@ -51,12 +51,12 @@ class Document:
         file: how errors name the file.
     """
 
-    def __init__(self, value: Plain, file: str, lines: dict[Path, int]) -> None:
+    def __init__(self, value: Plain, file: str, lines: dict[KeyPath, int]) -> None:
         self.value = value
         self.file = file
         self._lines = lines
 
-    def line(self, path: Path = ()) -> int:
+    def line(self, path: KeyPath = ()) -> int:
         """Return the line of a value; of what should hold it, where there is no such value."""
         while path not in self._lines:
             path = path[:-1]
@@ -66,7 +66,7 @@ class Document:
 class _Open:
     """A list or mapping whose end has not come yet."""
 
-    def __init__(self, value: dict[str, Plain] | list[Plain], path: Path) -> None:
+    def __init__(self, value: dict[str, Plain] | list[Plain], path: KeyPath) -> None:
         self.value = value
         self.path = path
         self.key: str | None = None  # of the mapping's next value, once it was read
@@ -92,7 +92,7 @@ class _Builder:
     def __init__(self, text: str, where: str) -> None:
         self.text = text
         self.where = where
-        self.lines: dict[Path, int] = {(): 1}
+        self.lines: dict[KeyPath, int] = {(): 1}
         self.open: list[_Open] = []
         self.top: Plain = None
         self.nodes = 0
@@ -193,7 +193,7 @@ class _Builder:
             self._refuse_deep(line)
         self.open.append(_Open(value, self._place(value, line)))
 
-    def _place(self, value: Plain, line: int) -> Path:
+    def _place(self, value: Plain, line: int) -> KeyPath:
         """Put a value where it belongs and return its path."""
         self._count(line)
         if not self.open:
@@ -201,7 +201,7 @@ class _Builder:
             return ()
         holder = self.open[-1]
         if isinstance(holder.value, list):
-            path: Path = (*holder.path, len(holder.value))
+            path: KeyPath = (*holder.path, len(holder.value))
             holder.value.append(value)
             self.lines[path] = line
             return path

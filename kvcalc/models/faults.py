@@ -15,7 +15,7 @@ import msgspec
 
 from kvcalc.core.errors import KvcalcError, UnknownNameError, nearest
 from kvcalc.core.values import Value
-from kvcalc.models.documents import Document, Path, Plain
+from kvcalc.models.documents import Document, KeyPath, Plain
 from kvcalc.models.text import printable, shown
 
 __all__ = ["Fault", "Faults", "in_one_line", "named", "unknown", "unknown_field"]
@@ -63,7 +63,7 @@ class Faults:
     def __len__(self) -> int:
         return len(self._found)
 
-    def add(self, path: Path, message: str) -> None:
+    def add(self, path: KeyPath, message: str) -> None:
         """Note a fault at the value of that path."""
         self._found.append(Fault(line=self._document.line(path), path=path, message=message))
 
@@ -72,7 +72,7 @@ class Faults:
         return sorted(self._found, key=lambda fault: fault.line)
 
     def convert(
-        self, value: Plain, wanted: type[T], path: Path, beside: tuple[str, ...] = ()
+        self, value: Plain, wanted: type[T], path: KeyPath, beside: tuple[str, ...] = ()
     ) -> T | None:
         """Convert a plain value to a core value; None, with faults noted, where it is none.
 
@@ -88,7 +88,7 @@ class Faults:
                 self.add(path, _said(error, value, path))
             return None
 
-    def _look_into(self, value: Plain, wanted: Any, path: Path, beside: tuple[str, ...]) -> None:
+    def _look_into(self, value: Plain, wanted: Any, path: KeyPath, beside: tuple[str, ...]) -> None:
         """Note what is wrong inside a value; nothing, where only the whole is at fault."""
         origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
         if origin is typing.Annotated:
@@ -105,7 +105,7 @@ class Faults:
                 self.convert(item, arguments[0], (*path, index))
 
     def _fields(
-        self, value: dict[str, Plain], wanted: type[Value], path: Path, beside: tuple[str, ...]
+        self, value: dict[str, Plain], wanted: type[Value], path: KeyPath, beside: tuple[str, ...]
     ) -> None:
         fields = {field.encode_name: field for field in msgspec.structs.fields(wanted)}
         for key, item in value.items():
@@ -118,7 +118,7 @@ class Faults:
                 self.add(path, f"{name} is missing")
 
 
-def named(path: Path) -> str:
+def named(path: KeyPath) -> str:
     """Return what a message calls the value of a path: the field, or `entry 3 of layers`."""
     *before, last = ("the file", *path)
     if isinstance(last, str):
@@ -156,7 +156,7 @@ def _is_struct(wanted: Any) -> bool:
     return isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)
 
 
-def _said(error: Exception, value: Plain, path: Path) -> str:
+def _said(error: Exception, value: Plain, path: KeyPath) -> str:
     """Put an error of msgspec or of a constructor into plain words."""
     if isinstance(error, KvcalcError):
         return in_one_line(error)

@@ -12,7 +12,7 @@ from typing import cast
 
 from kvcalc.core.layers import CACHE_KINDS, Cache, LayerRun
 from kvcalc.core.values import Positive, Value
-from kvcalc.models.documents import Path, Plain
+from kvcalc.models.documents import KeyPath, Plain
 from kvcalc.models.faults import Faults, named, unknown
 from kvcalc.models.text import shown
 
@@ -36,7 +36,7 @@ class _Repeat(Value, frozen=True, kw_only=True):
     layers: list[object]
 
 
-def read_layers(entries: Sequence[Plain], path: Path, faults: Faults) -> tuple[LayerRun, ...]:
+def read_layers(entries: Sequence[Plain], path: KeyPath, faults: Faults) -> tuple[LayerRun, ...]:
     """Return the runs that entries stand for, in order, equal neighbours merged.
 
     What cannot be read is noted in `faults`, and the result is then not to be used.
@@ -55,7 +55,7 @@ def read_layers(entries: Sequence[Plain], path: Path, faults: Faults) -> tuple[L
     return _merged(runs)
 
 
-def _read_entry(entry: Plain, path: Path, faults: Faults) -> tuple[list[LayerRun], int]:
+def _read_entry(entry: Plain, path: KeyPath, faults: Faults) -> tuple[list[LayerRun], int]:
     """Return the runs of one entry and how often they follow one another."""
     if not isinstance(entry, dict) or not ("repeat" in entry or "layers" in entry):
         run = _read_run(entry, path, faults)
@@ -75,7 +75,7 @@ def _read_entry(entry: Plain, path: Path, faults: Faults) -> tuple[list[LayerRun
     return runs, repeat.repeat
 
 
-def _read_run(entry: Plain, path: Path, faults: Faults) -> LayerRun | None:
+def _read_run(entry: Plain, path: KeyPath, faults: Faults) -> LayerRun | None:
     if not isinstance(entry, dict):
         faults.add(path, f"{named(path)} must be a mapping, not {shown(entry)}")
         return None
@@ -96,7 +96,7 @@ def _read_run(entry: Plain, path: Path, faults: Faults) -> LayerRun | None:
     return LayerRun(count=run.count, caches=kept, note=run.note)
 
 
-def _read_caches(rest: dict[str, Plain], path: Path, faults: Faults) -> list[Cache | None]:
+def _read_caches(rest: dict[str, Plain], path: KeyPath, faults: Faults) -> list[Cache | None]:
     for name in rest:
         if name != "caches":
             message = "beside caches: the fields of a cache belong into an entry of them"
@@ -110,7 +110,7 @@ def _read_caches(rest: dict[str, Plain], path: Path, faults: Faults) -> list[Cac
 
 
 def _read_cache(
-    entry: Plain, path: Path, faults: Faults, beside: tuple[str, ...] = ()
+    entry: Plain, path: KeyPath, faults: Faults, beside: tuple[str, ...] = ()
 ) -> Cache | None:
     if not isinstance(entry, dict):
         faults.add(path, f"{named(path)} must be a mapping, not {shown(entry)}")

@@ -18,7 +18,7 @@ from kvcalc.core.errors import KvcalcError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.values import Positive, Value
-from kvcalc.models.documents import Document, Path, Plain
+from kvcalc.models.documents import Document, KeyPath, Plain
 from kvcalc.models.faults import Fault, Faults, in_one_line, unknown
 from kvcalc.models.layer_entries import read_layers
 from kvcalc.models.text import shown
@@ -26,6 +26,7 @@ from kvcalc.models.text import shown
 __all__ = [
     "Expect",
     "GpuPreset",
+    "ModelFile",
     "ModelPreset",
     "Source",
     "check_document",
@@ -94,7 +95,7 @@ class GpuPreset(Value, frozen=True, kw_only=True):
     file: str
 
 
-class _ModelFile(Value, frozen=True, kw_only=True):
+class ModelFile(Value, frozen=True, kw_only=True):
     """The keys of a model's file; the layers are read entry by entry."""
 
     name: str
@@ -124,7 +125,7 @@ def check_document(
 def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
     """Return the model, or None and every fault of the file with its line."""
     faults = Faults(document)
-    read = _read(document, "model", _ModelFile, faults)
+    read = _read(document, "model", ModelFile, faults)
     value = document.value if isinstance(document.value, dict) else {}
     # Where the top is at fault, what else the file says is checked all the same.
     layers = _layers(value, "layers", faults)
@@ -165,35 +166,40 @@ def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
 def check_gpu(document: Document) -> tuple[GpuPreset | None, list[Fault]]:
     """Return the GPU, or None and every fault of the file with its line."""
     faults = Faults(document)
-    spec = _read(document, "gpu", GpuSpec, faults)
-    value = document.value
-    if isinstance(value, dict) and value.get("kind") == "gpu":
-        _check_name(value.get("name"), faults)
-        _check_sources(value, faults)
+    value = _of_kind(document, "gpu", faults)
+    if value is None:
+        return None, faults.in_order()
+    spec = _read(value, GpuSpec, faults)
+    _check_name(value.get("name"), faults)
+    _check_sources(value, faults)
     if spec is None or faults:
         return None, faults.in_order()
     return GpuPreset(spec=spec, file=_file_name(document)), []
 
 
-_File = TypeVar("_File", _ModelFile, GpuSpec)
+_File = TypeVar("_File", ModelFile, GpuSpec)
 
 
-def _read(document: Document, kind: str, wanted: type[_File], faults: Faults) -> _File | None:
+def _of_kind(document: Document, kind: str, faults: Faults) -> dict[str, Plain] | None:
+    """Return the file's keys; None where it is some other file, whose keys are no faults."""
     value = document.value
     if not isinstance(value, dict):
         faults.add((), f"a preset is a mapping with `kind: {kind}` first, not {shown(value)}")
         return None
-    found = value.get("kind")
     if "kind" not in value:
         faults.add((), "kind is missing; a preset begins with `kind: model` or `kind: gpu`")
-        if "layers" not in value:
-            return None  # some other file: what else it holds is no fault of it
-    elif found in ("model", "gpu") and found != kind:
+        return value if "layers" in value or "memory_bytes" in value else None
+    found = value["kind"]
+    if found == kind:
+        return value
+    if found in ("model", "gpu"):
         faults.add(("kind",), f"this is a {found} preset; a {kind} preset is wanted here")
-        return None
-    elif found != kind:
+    else:
         faults.add(("kind",), unknown("kind of preset", found, ("model", "gpu")))
-        return None
+    return None
+
+
+def _read(value: dict[str, Plain], wanted: type[_File], faults: Faults) -> _File | None:
     fields = {key: item for key, item in value.items() if key != "kind"}
     read = faults.convert(fields, wanted, (), ("kind",))
     return None if faults else read
@@ -245,7 +251,7 @@ def _check_dtype(dtype: Plain, faults: Faults) -> None:
 
 def _check_expect(spec: ModelSpec, expect: Expect, faults: Faults) -> None:
     for dtype, expected in expect.bytes_per_token.items():
-        path: Path = ("expect", "bytes_per_token", dtype)
+        path: KeyPath = ("expect", "bytes_per_token", dtype)
         try:
             given = spec.bytes_per_token(dtype)
         except KvcalcError as error:

@@ -51,7 +51,7 @@ def load_model(
         raise _not_read("a model on the Hub", source)
     if _is_path(source):
         return _read_path(source)
-    if not _exists(source):
+    if not os.path.lexists(source):
         return _read_name(source, folders).spec
     try:
         preset = load_model_preset(source, folders)
@@ -64,13 +64,6 @@ def _is_path(source: str) -> bool:
     """Whether a source can only be a path: by how it begins, or by its ending."""
     ending = os.path.splitext(source)[1].lower()
     return bool(_EXPLICIT.match(source)) or ending in _YAML or ending in _OTHER
-
-
-def _exists(source: str) -> bool:
-    try:
-        return os.path.lexists(source)
-    except (OSError, ValueError):  # a NUL, or a name longer than any file's
-        return False
 
 
 def _read_path(path: str) -> ModelSpec:
@@ -104,7 +97,7 @@ def _not_read(what: str, source: str) -> KvcalcError:
 
 def _both(source: str, preset: ModelPreset) -> KvcalcError:
     spellings = (preset.spec.name, *preset.aliases)
-    other = next((s for s in spellings if not _exists(s)), None)
+    other = next((s for s in spellings if not os.path.lexists(s)), None)
     for_preset = f"{other} for the preset" if other else "another folder for the preset"
     return UsageError(
         f"{source} is a preset and also a path here",

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from kvcalc.core.deployment import GpuSpec
-from kvcalc.core.results import Comparison, Fragmentation, PerToken
+from kvcalc.core.results import (
+    Comparison,
+    FileFault,
+    Fragmentation,
+    PerToken,
+    PresetDetail,
+    PresetSummary,
+)
 from kvcalc.core.units import UnitSystem, format_bytes, format_count, format_ratio
 from kvcalc.core.waste import WASTE_NAMES
 from kvcalc.report.blocks import Bar, Bars, Block, Grid, Heading, Text
@@ -37,7 +43,11 @@ def view(results: Sequence[object], units: UnitSystem) -> list[Block]:
         return [b for r in results if isinstance(r, Fragmentation) for b in _fragmentation(r, size)]
     if isinstance(first, GpuSpec):
         return _gpus([r for r in results if isinstance(r, GpuSpec)], size)
-    return _records(results)
+    if isinstance(first, PresetSummary):
+        return [_presets([r for r in results if isinstance(r, PresetSummary)], size)]
+    if isinstance(first, PresetDetail):
+        return [b for r in results if isinstance(r, PresetDetail) for b in _preset(r)]
+    return [_faults([r for r in results if isinstance(r, FileFault)])]
 
 
 def _exact(value: int, size: _Size) -> str:
@@ -94,7 +104,7 @@ def _per_token(results: Sequence[PerToken], size: _Size) -> list[Block]:
         row(label, [format_count(r.sequences[i].bytes) for r in results])
         row("", [size(r.sequences[i].bytes) for r in results])
     blocks.append(Grid(("", *(r.model for r in results)), tuple(rows)))
-    blocks.extend(_layers(r, len(results) > 1) for r in results if len(r.layers) > 1)
+    blocks.extend(_layers(r, named=len(results) > 1) for r in results if len(r.layers) > 1)
     for r in results:
         if r.explain:
             blocks.append(Heading(f"{r.model}: the formula"))
@@ -108,8 +118,8 @@ def _growth(result: PerToken) -> str:
     return f"{format_count(result.growth.bytes)} in {result.growth.tokens}"
 
 
-def _layers(result: PerToken, named: bool) -> Grid:
-    first = f"layers of {result.model}" if named else "layers"
+def _layers(result: PerToken | PresetDetail, *, named: bool) -> Grid:
+    first = f"layers of {result.model}" if named and isinstance(result, PerToken) else "layers"
     rows = tuple(
         (
             f"{group.count} x {group.kind}",
@@ -305,20 +315,41 @@ def _gpus(results: Sequence[GpuSpec], size: _Size) -> list[Block]:
     return [Grid(columns, rows, text_columns=frozenset({1, 3}))]
 
 
-def _records(results: Sequence[object]) -> list[Block]:
-    """Show flat records as a grid, a column a field."""
-    import msgspec
-
-    records: list[dict[str, Any]] = [msgspec.to_builtins(r) for r in results]
-    if not records:
-        return [Text(("nothing",))]
-    columns = tuple(records[0])
-    text = frozenset(i for i, name in enumerate(columns) if isinstance(records[0][name], str))
+def _presets(results: Sequence[PresetSummary], size: _Size) -> Grid:
     rows = tuple(
-        tuple(
-            _NONE if v is None else format_count(v) if isinstance(v, int) else str(v)
-            for v in record.values()
+        (
+            r.name,
+            f"{r.num_hidden_layers}",
+            r.kinds,
+            _maybe(r.bytes_per_token),
+            size(r.state_bytes) if r.state_bytes else _NONE,
         )
-        for record in records
+        for r in results
     )
-    return [Grid(tuple(name.replace("_", " ") for name in columns), rows, text_columns=text)]
+    columns = ("preset", "layers", "what they keep", "B a token", "state")
+    return Grid(columns, rows, text_columns=frozenset({2}))
+
+
+def _preset(result: PresetDetail) -> list[Block]:
+    longest = result.max_position_embeddings
+    facts = [
+        f"{result.num_hidden_layers} layers, {result.dtype}"
+        + (f", at most {format_count(longest)} tokens" if longest else "")
+        + (f", {result.architecture}" if result.architecture else ""),
+        *([f"also called: {', '.join(result.aliases)}"] if result.aliases else []),
+        *([f"draft layers, apart: {result.draft_layers}"] if result.draft_layers else []),
+        f"read from: {', '.join(v for v in result.source.values() if v)}",
+        *(f"must give: {format_count(v)} B {k}" for k, v in result.expect.items()),
+        *(f"confirmed by: {line}" for line in result.confirmed_by),
+        *(f"note: {line}" for line in result.notes),
+    ]
+    title = f"{result.name}: {result.title}"
+    return [Heading(title), _layers(result, named=False), Text(tuple(facts))]
+
+
+def _faults(results: Sequence[FileFault]) -> Block:
+    lines = [
+        f"{r.file}: sound" if r.message is None else f"{r.file}:{r.line}: {r.message}"
+        for r in results
+    ]
+    return Text(tuple(lines))

@@ -1,0 +1,157 @@
+"""Schemas from the values themselves, rewritten to draft 7, which editors understand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import msgspec
+
+from kvcalc.core.deployment import GpuSpec
+from kvcalc.core.layers import Cache
+from kvcalc.core.results import (
+    Comparison,
+    FileFault,
+    Fragmentation,
+    PerToken,
+    PresetDetail,
+    PresetSummary,
+)
+from kvcalc.models.layer_entries import MAX_LAYERS
+from kvcalc.models.preset_files import ModelFile
+
+__all__ = ["draft7", "schemas"]
+
+_DRAFT = "http://json-schema.org/draft-07/schema#"
+
+_RESULTS = {
+    "per-token": PerToken,
+    "compare": Comparison,
+    "frag": Fragmentation,
+    "gpus": GpuSpec,
+    "presets-list": PresetSummary,
+    "presets-show": PresetDetail,
+    "presets-validate": FileFault,
+}
+
+
+def schemas() -> dict[str, str]:
+    """Return every schema's text by name."""
+    made = {name: _document(name, result) for name, result in _RESULTS.items()}
+    made["model-preset"] = _model_preset()
+    made["gpu-preset"] = _gpu_preset()
+    return {name: json.dumps(schema, indent=2) + "\n" for name, schema in made.items()}
+
+
+def draft7(schema: Any, *, open_ended: bool) -> Any:
+    """Rewrite a schema of msgspec's (2020-12) as draft 7.
+
+    Args:
+        schema: any part of a schema.
+        open_ended: allow further keys: a document may gain some without a new version.
+    """
+    if isinstance(schema, list):
+        return [draft7(part, open_ended=open_ended) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out: dict[str, Any] = {}
+    for key, value in schema.items():
+        part = draft7(value, open_ended=open_ended)
+        if key == "$ref":
+            out[key] = str(value).replace("#/$defs/", "#/definitions/")
+        elif key == "prefixItems":
+            out["items"] = part
+        elif key == "items" and "prefixItems" in schema:
+            out["additionalItems"] = part
+        elif key == "discriminator":
+            continue  # OpenAPI's; anyOf says the same
+        elif key == "additionalProperties" and value is False and open_ended:
+            continue
+        else:
+            out[key] = part
+    return out
+
+
+def _anything(kind: type[Any]) -> dict[str, Any]:
+    """Return the schema of a type that msgspec has none for: `object`, which is any value."""
+    if kind is not object:
+        raise NotImplementedError
+    return {}
+
+
+def _components(*types: Any, open_ended: bool) -> tuple[list[Any], dict[str, Any]]:
+    found, definitions = msgspec.json.schema_components(
+        types, ref_template="#/definitions/{name}", schema_hook=_anything
+    )
+    return (
+        [draft7(part, open_ended=open_ended) for part in found],
+        {name: draft7(part, open_ended=open_ended) for name, part in definitions.items()},
+    )
+
+
+def _document(command: str, result: type[Any]) -> dict[str, Any]:
+    (item,), definitions = _components(result, open_ended=True)
+    lines = {"type": "array", "items": {"type": "string"}}
+    return {
+        "$schema": _DRAFT,
+        "title": f"kvcalc {command.replace('-', ' ', 1) if command.startswith('presets') else command}",
+        "type": "object",
+        "required": ["schema", "kvcalc_version", "inputs", "results", "notes", "warnings"],
+        "properties": {
+            "schema": {"const": f"kvcalc.{command}/1"},
+            "kvcalc_version": {"type": "string"},
+            "inputs": {"type": "object"},
+            "results": {"type": "array", "items": item},
+            "notes": lines,
+            "warnings": lines,
+        },
+        "definitions": definitions,
+    }
+
+
+def _model_preset() -> dict[str, Any]:
+    (file,), definitions = _components(ModelFile, open_ended=False)
+    top = definitions.pop(file["$ref"].rsplit("/", 1)[1])
+    kinds, caches = _components(*get_args(Cache), open_ended=False)
+    beside = {
+        "count": {"type": "integer", "minimum": 1, "maximum": MAX_LAYERS, "default": 1},
+        "note": {"type": "string"},
+    }
+    cache = {"anyOf": kinds}
+    runs: list[dict[str, Any]] = []
+    for kind in caches.values():
+        kind["required"] = ["kind", *(r for r in kind.get("required", []) if r != "kind")]
+        runs.append({**kind, "properties": {**beside, **kind["properties"]}})
+    runs.append(
+        {
+            "description": "Layers that keep several caches, or none.",
+            "type": "object",
+            "required": ["caches"],
+            "properties": {**beside, "caches": {"type": "array", "items": cache}},
+            "additionalProperties": False,
+        }
+    )
+    entries: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": runs}}
+    repeat = {
+        "description": "A pattern of layers, several times.",
+        "type": "object",
+        "required": ["repeat", "layers"],
+        "properties": {
+            "repeat": {"type": "integer", "minimum": 1, "maximum": MAX_LAYERS},
+            "layers": entries,
+        },
+        "additionalProperties": False,
+    }
+    layers = {"type": "array", "minItems": 1, "items": {"anyOf": [*runs, repeat]}}
+    top["properties"] = {"kind": {"const": "model"}, **top["properties"], "layers": layers}
+    top["properties"]["draft_layers"] = {**layers, "minItems": 0}
+    top["required"] = ["kind", *top["required"]]
+    return {"$schema": _DRAFT, **top, "definitions": {**definitions, **caches}}
+
+
+def _gpu_preset() -> dict[str, Any]:
+    (gpu,), definitions = _components(GpuSpec, open_ended=False)
+    top = definitions.pop(gpu["$ref"].rsplit("/", 1)[1])
+    top["properties"] = {"kind": {"const": "gpu"}, **top["properties"]}
+    top["required"] = ["kind", *top["required"]]
+    return {"$schema": _DRAFT, **top, "definitions": definitions}
