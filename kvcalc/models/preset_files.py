@@ -46,6 +46,9 @@ _FIGURES = (
     "dense_flops",
 )
 
+_TELLING = {"model": "layers", "gpu": "memory_bytes"}
+"""What no other file has: the key that tells a preset whose `kind` is missing."""
+
 
 class Source(Value, frozen=True, kw_only=True):
     """Where a model's facts were read.
@@ -117,16 +120,20 @@ def check_document(
 ) -> tuple[ModelPreset | GpuPreset | None, list[Fault]]:
     """Return the preset of either kind, or every fault of the file with its line."""
     value = document.value
-    if isinstance(value, dict) and value.get("kind") == "gpu":
-        return check_gpu(document)
+    if isinstance(value, dict):
+        kind = value.get("kind", "gpu" if _TELLING["gpu"] in value else "model")
+        if kind == "gpu":
+            return check_gpu(document)
     return check_model(document)
 
 
 def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
     """Return the model, or None and every fault of the file with its line."""
     faults = Faults(document)
-    read = _read(document, "model", ModelFile, faults)
-    value = document.value if isinstance(document.value, dict) else {}
+    value = _of_kind(document, "model", faults)
+    if value is None:
+        return None, faults.in_order()
+    read = _read(value, ModelFile, faults)
     # Where the top is at fault, what else the file says is checked all the same.
     layers = _layers(value, "layers", faults)
     draft_layers = _layers(value, "draft_layers", faults)
@@ -188,7 +195,7 @@ def _of_kind(document: Document, kind: str, faults: Faults) -> dict[str, Plain] 
         return None
     if "kind" not in value:
         faults.add((), "kind is missing; a preset begins with `kind: model` or `kind: gpu`")
-        return value if "layers" in value or "memory_bytes" in value else None
+        return value if _TELLING[kind] in value else None
     found = value["kind"]
     if found == kind:
         return value

@@ -76,7 +76,7 @@ def _anything(kind: type[Any]) -> dict[str, Any]:
     """Return the schema of a type that msgspec has none for: `object`, which is any value."""
     if kind is not object:
         raise NotImplementedError
-    return {}
+    return {"description": "any value"}
 
 
 def _components(*types: Any, open_ended: bool) -> tuple[list[Any], dict[str, Any]]:
