@@ -9,6 +9,7 @@ from importlib import import_module
 import typer
 from typer.exceptions import TyperException
 
+from kvcalc.cli.options import Group
 from kvcalc.cli.output import say, write_out
 from kvcalc.core.errors import KvcalcError, UnavailableError
 
@@ -35,6 +36,7 @@ def build(only: str | None = None) -> typer.Typer:
     A start that runs one command need not import and describe the others.
     """
     app = typer.Typer(
+        cls=Group,
         help=_HELP,
         no_args_is_help=True,
         add_completion=only is None,

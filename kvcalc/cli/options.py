@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from kvcalc.cli.settings import load_settings
 
@@ -20,6 +20,7 @@ __all__ = [
     "MODEL",
     "OUTPUT",
     "Command",
+    "Group",
     "Option",
     "OptionGroup",
     "Values",
@@ -151,18 +152,28 @@ class _AsTyped:
         return list(value) if isinstance(value, tuple) else value
 
 
-class Command(TyperCommand):
-    """A command whose parameters are text.
+class _TextParameters:
+    """A command or group whose parameters are text or flags, handed on as they are.
 
     typer 0.29 converts values through pydantic, whose import costs more than all the rest of a
     start (0.13 of 0.32 s CPU); text needs no conversion. Where a version of typer has no such
     attribute, setting it changes nothing but the time.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for param in self.params:
-            param._runtime_param = _AsTyped()  # type: ignore[attr-defined]  # private to typer
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, the help option among them."""
+        params = super().get_params(ctx)  # type: ignore[misc]  # of the class it is mixed into
+        for param in params:
+            param._runtime_param = _AsTyped()  # noqa: SLF001  # there is no public switch
+        return params
+
+
+class Command(_TextParameters, TyperCommand):
+    """A command of text parameters."""
+
+
+class Group(_TextParameters, TyperGroup):
+    """A group of commands with text parameters."""
 
 
 def register(

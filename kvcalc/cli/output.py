@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
 import sys
@@ -25,6 +24,7 @@ Format = Literal["table", "json", "csv", "markdown"]
 FORMATS: tuple[Format, ...] = ("table", "json", "csv", "markdown")
 
 _BLOCK_MARKS = "█░─"
+_NARROWEST = 40  # columns; below this nothing readable can be laid out
 
 
 def say(kind: str, line: str) -> None:
@@ -159,29 +159,19 @@ def _render(
 
 
 def _table(blocks: Sequence[Any], *, terminal: bool) -> str:
-    from rich.console import Console
-
     from kvcalc.report import table
 
     tty = terminal and sys.stdout.isatty()
     if tty or (terminal and os.environ.get("COLUMNS", "").isdigit()):
-        width = max(40, shutil.get_terminal_size().columns)
+        width = max(_NARROWEST, shutil.get_terminal_size().columns)
     else:
         width = table.UNLIMITED
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer,
-        width=width,
-        force_terminal=tty or None,
-        highlight=False,
-        emoji=False,
-        markup=False,
-        legacy_windows=False,
-    )
-    for piece in table.render(blocks, width=width, ascii_only=not _shows_blocks()):
-        console.print(piece)
-    # Padding at the ends of lines is of no use to a pipe or a diff.
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    lines = table.render(blocks, width=width, ascii_only=not _shows_blocks())
+    if not tty:
+        return table.plain(lines)
+    from kvcalc.report.terminal import styled
+
+    return styled(lines, width)
 
 
 def _shows_blocks() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from kvcalc.cli.inputs import echo, preset_folders
-from kvcalc.cli.options import OUTPUT, Option, Values, register
+from kvcalc.cli.options import OUTPUT, Group, Option, Values, register
 from kvcalc.cli.output import emit
 from kvcalc.core.per_token import layer_groups
 from kvcalc.core.results import FileFault, PresetDetail, PresetSummary
@@ -27,7 +27,7 @@ def _names(name: str, metavar: str, help_: str) -> tuple[Option]:
 
 def add(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    group = typer.Typer(cls=Group, no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(group, name="presets", help="The models that come with kvcalc.")
     register(
         group,

@@ -27,10 +27,14 @@ class Lengths:
     ((200, 2), (700, 1), (1200, 1))
     """
 
-    __slots__ = ("pairs",)
+    __slots__ = ("pairs", "requests", "tokens")
 
     pairs: tuple[tuple[int, int], ...]
     """(tokens, requests), by rising tokens; no request count is 0."""
+    requests: int
+    """Number of requests."""
+    tokens: int
+    """Tokens of all requests together."""
 
     def __init__(self, counts: Mapping[int, int]) -> None:
         """Take requests by length.
@@ -38,10 +42,12 @@ class Lengths:
         Raises:
             InvalidValueError: a negative length or count.
         """
-        if any(tokens < 0 or count < 0 for tokens, count in counts.items()):
+        if counts and (min(counts) < 0 or min(counts.values()) < 0):
             raise InvalidValueError("a request length or count is negative")
-        pairs = tuple(sorted((n, c) for n, c in counts.items() if c))
+        pairs = tuple(sorted([pair for pair in counts.items() if pair[1]]))
         object.__setattr__(self, "pairs", pairs)
+        object.__setattr__(self, "requests", sum([c for _, c in pairs]))
+        object.__setattr__(self, "tokens", sum([n * c for n, c in pairs]))
 
     @classmethod
     def of(cls, lengths: Iterable[int]) -> Lengths:
@@ -67,16 +73,6 @@ class Lengths:
         counts = Counter(dict(self.pairs))
         counts.update(dict(other.pairs))
         return Lengths(counts)
-
-    @property
-    def requests(self) -> int:
-        """Number of requests."""
-        return sum(c for _, c in self.pairs)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all requests together."""
-        return sum(n * c for n, c in self.pairs)
 
     @property
     def longest(self) -> int:

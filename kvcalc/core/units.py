@@ -37,7 +37,7 @@ _NUMBER = r"(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?P<fraction>\.\d+)?"
 _SIZE = re.compile(rf"\s*{_NUMBER}\s*(?P<unit>[A-Za-z]*)\s*", re.ASCII)
 _MAX_TEXT = 60  # longer than any size that means something; keeps messages and conversions short
 _MAX_TOKENS = 10**12
-_WHOLE_LIMIT = 10_240  # a whole number of a smaller unit is printed as such below this
+_WHOLE_LIMIT = 2_048  # a whole number of a smaller unit is printed as such below this
 
 
 def cdiv(a: int, b: int) -> int:
@@ -172,8 +172,9 @@ def _scaled(value: int, unit: int, digits: int) -> str:
 def format_bytes(value: int, *, units: UnitSystem = "binary", exact: bool = False) -> str:
     """Print a byte count for people.
 
-    A value that is a whole number of some unit is printed in it (960 KiB, 1,984 KiB), so that no
-    digit is lost where none has to be; others get at most two decimals of the largest unit.
+    No digit is lost where none has to be: a value is printed in its largest unit where two
+    decimals hold it, else as a whole number of a smaller unit (1,984 KiB) where that is short, and
+    only then rounded.
 
     Args:
         value: bytes; may be negative (a shortfall).
@@ -191,6 +192,8 @@ def format_bytes(value: int, *, units: UnitSystem = "binary", exact: bool = Fals
         return f"{value:,} B"
     table = _BINARY if units == "binary" else _DECIMAL
     name, size = max(((n, s) for n, s in table.items() if s <= max(value, 1)), key=lambda t: t[1])
+    if value * 100 % size == 0:
+        return f"{_scaled(value, size, 2)} {name}"
     for smaller, unit in sorted(table.items(), key=lambda t: -t[1]):
         if unit <= size and value % unit == 0 and value // unit < _WHOLE_LIMIT:
             return f"{value // unit:,} {smaller}"

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from kvcalc.core.values import Value
 
 __all__ = ["Bar", "Bars", "Block", "Grid", "Heading", "Text"]
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(Value, frozen=True):
     """What the following blocks are about."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Value, frozen=True):
     """Lines of prose or formula; may be wrapped, never cut."""
 
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Value, frozen=True):
     """Rows of cells under column names.
 
     The first column is text; `text_columns` names further ones that are. All others are numbers:
@@ -35,8 +32,7 @@ class Grid:
     text_columns: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Value, frozen=True):
     """One bar: `used` and `wasted` parts of a whole, with a caption behind it."""
 
     label: str
@@ -45,8 +41,7 @@ class Bar:
     caption: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
+class Bars(Value, frozen=True):
     """Bars on one scale, the longest of them filling the width."""
 
     bars: tuple[Bar, ...]

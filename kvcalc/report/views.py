@@ -190,28 +190,16 @@ def _comparison(group: Sequence[Comparison], size: _Size) -> list[Block]:
                 *(format_count(f.paged) for f in fits),
             )
         )
-    bars = [
-        Bar(
-            "contiguous",
-            one.contiguous_total.used_bytes,
-            one.contiguous_total.waste_bytes,
-            format_ratio(one.contiguous_total.waste_ratio),
-        )
-    ]
-    for name, c in zip(paged, group, strict=True):
-        bars.append(
-            Bar(
-                name,
-                c.paged_total.used_bytes,
-                c.paged_total.waste_bytes,
-                format_ratio(c.paged_total.waste_ratio),
-            )
-        )
+    names = ("contiguous", *paged)
+    bars = tuple(
+        Bar(name, t.used_bytes, t.waste_bytes, f"{format_ratio(t.waste_ratio)} wasted")
+        for name, t in zip(names, totals, strict=True)
+    )
     return [
         Heading(heading),
         Text((lengths,)),
-        Bars(tuple(bars)),
-        Grid(("", "contiguous", *paged), tuple(rows)),
+        Bars(bars),
+        Grid(("", *names), tuple(rows)),
         _bounds(group, size),
     ]
 

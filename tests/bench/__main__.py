@@ -1,0 +1,84 @@
+"""Ratios that kvcalc promises: python -m tests.bench, on an idle machine.
+
+Prints `name ratio limit ok|over` a line and leaves with 1 when one is over. Times are compared
+with a yardstick on the same machine in the same minute, so the ratios mean the same everywhere.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+import kvcalc
+
+REPEATS = 15
+REQUESTS = 10_000_000
+
+
+def cpu_seconds(*command: str) -> float:
+    """Return the CPU time, user and system, of one run of a Python command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
+
+
+def start_up() -> float:
+    """Start-up CPU of a per-token run against importing the three packages that it prints with."""
+    pairs = [
+        (
+            cpu_seconds("-m", "kvcalc", "per-token", "llama-3.1-8b"),
+            cpu_seconds("-c", "import typer, rich.table, yaml"),
+        )
+        for _ in range(REPEATS)
+    ]
+    ours, yardstick = zip(*pairs, strict=True)
+    return statistics.median(ours) / statistics.median(yardstick)
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Return the best time of several runs."""
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def compare_requests() -> float:
+    """Comparing 10 million requests in memory against one sum over each of their two arrays."""
+    from kvcalc.workload.arrays import lengths_from_arrays
+
+    rng = np.random.Generator(np.random.PCG64(7))
+    prompts = np.clip(rng.lognormal(6.3, 1.2, REQUESTS), 1, 7000).astype(np.int64)
+    outputs = np.clip(rng.lognormal(5.0, 1.0, REQUESTS), 1, 1000).astype(np.int64)
+    plan = kvcalc.plan(kvcalc.load_model("llama-3.1-8b"), kvcalc.Deployment(max_model_len=8192))
+    ours = seconds(lambda: kvcalc.compare(plan, lengths_from_arrays(prompts, outputs)))
+    return ours / seconds(lambda: (prompts.sum(), outputs.sum()))
+
+
+BENCHES: dict[str, tuple[Callable[[], float], float]] = {
+    "start_up_cpu": (start_up, 1.6),
+    "compare_10m_requests": (compare_requests, 6.0),
+}
+
+
+def main() -> int:
+    """Run every bench and print its line."""
+    over = False
+    for name, (bench, limit) in BENCHES.items():
+        ratio = bench()
+        over = over or ratio > limit
+        print(f"{name} {ratio:.2f} {limit:g} {'over' if ratio > limit else 'ok'}")
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""What a user may call a model, and what is refused with both readings."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvcalc.core.errors import (
+    InputError,
+    InvalidValueError,
+    UnknownNameError,
+    UnsupportedError,
+    UsageError,
+)
+from kvcalc.models import load_model, shape_model
+from kvcalc.models.presets import preset_folder
+
+OPT = preset_folder() / "models" / "opt-13b.yaml"
+
+
+def test_names_paths_and_stdin_are_one_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model("opt-13b")
+    monkeypatch.chdir(tmp_path)
+    data = OPT.read_bytes()
+    for name in ("my opt.yaml", "a.yml", "plain"):
+        Path(name).write_bytes(data)
+    folder = Path("folder")
+    folder.mkdir()
+    (folder / "x").write_bytes(data)
+    assert load_model("facebook/OPT-13b") == model
+    assert load_model(str(OPT)) == model
+    assert load_model("my opt.yaml") == model
+    assert load_model("a.yml") == model
+    assert load_model("./plain") == model
+    assert load_model("folder/x") == model
+    assert load_model("-", stdin=io.BytesIO(data)) == model
+    assert (
+        load_model("-", stdin=io.BytesIO(b"\xef\xbb\xbf" + data.replace(b"\n", b"\r\n"))) == model
+    )
+
+
+def test_a_name_that_is_also_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("8b").write_bytes(OPT.read_bytes())
+    Path("opt-13b").mkdir()
+    with pytest.raises(UsageError) as caught:
+        load_model("8b")
+    assert caught.value.hint == "./8b for the path, llama-3.1-8b for the preset"
+    assert load_model("./8b").name == "opt-13b"
+    with pytest.raises(UsageError) as caught:
+        load_model("opt-13b")
+    assert caught.value.hint == "./opt-13b for the path, facebook/opt-13b for the preset"
+    Path("facebook").mkdir()
+    Path("facebook/opt-13b").mkdir()
+    with pytest.raises(UsageError) as caught:
+        load_model("facebook/opt-13b")
+    assert "another folder for the preset" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("hf:meta-llama/Llama-3.1-8B", "a model on the Hub"),
+        ("config.json", "a config.json"),
+        ("./x/config.json", "a config.json"),
+        ("model.GGUF", "a GGUF file"),
+        ("model.safetensors", "a safetensors file"),
+        (".", "a folder"),
+        ("./", "a folder"),
+    ],
+)
+def test_what_later_versions_will_read(source: str, what: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        load_model(source)
+    assert caught.value.message == f"{what}: this version reads presets and preset files"
+    assert "--layers" in caught.value.hint
+
+
+def test_what_is_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownNameError) as caught:
+        load_model("meta-llama/Llama-3.1-9B")
+    assert caught.value.hint.startswith("no file has this path either; did you mean ")
+    with pytest.raises(UnknownNameError) as caught:
+        load_model("lama-3.1-8b")
+    assert caught.value.suggestions[0] == "llama-3.1-8b"
+    for path in ("./missing", "missing.yaml", str(tmp_path / "missing")):
+        with pytest.raises(InputError, match="no such file"):
+            load_model(path)
+    for odd in ("", "\0", "/\0.yaml", "x" * 5000, "a/" + "x" * 5000, "~/\n.yaml"):
+        with pytest.raises((InputError, UnknownNameError)) as refused:
+            load_model(odd)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_gpu_is_no_model() -> None:
+    with pytest.raises(InputError, match="this is a gpu preset; a model preset is wanted here"):
+        load_model(str(preset_folder() / "gpus" / "t4.yaml"))
+
+
+def test_a_fault_names_the_path_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text("kind: model\nlayers: [\n", encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_model("./a.yaml")
+    assert caught.value.where.startswith("./a.yaml:")
+    with pytest.raises(InputError) as caught:
+        load_model("-", stdin=io.BytesIO(b"kind: model\nkind: model\n"))
+    assert caught.value.where == "stdin:2"
+
+
+def test_shapes() -> None:
+    model = shape_model(16, 4, 256, max_position_embeddings=8192)
+    assert model.name == "16 layers x 4 KV heads x 256"
+    assert model.bytes_per_token() == 65_536
+    assert model.max_position_embeddings == 8192
+    assert shape_model(1, 1, 192, v_head_dim=128).name == "1 layer x 1 KV head x 192/128"
+    assert shape_model(1, 1, 192, 128, "float32").bytes_per_token() == 1280
+    with pytest.raises(InvalidValueError):
+        shape_model(0, 1, 1)
+    with pytest.raises(UnsupportedError):
+        shape_model(1, 1, 1, dtype="int8")
+
+
+def test_a_preset_needs_nothing_heavy() -> None:
+    """In a fresh interpreter: neither numpy nor what only the command line needs."""
+    code = (
+        "import sys, kvcalc.models as m; assert 'yaml' not in sys.modules;"
+        "m.load_model('llama-3.1-8b');"
+        "print([x for x in ('numpy', 'rich', 'typer', 'pydantic') if x in sys.modules])"
+    )
+    root = preset_folder().parent
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
