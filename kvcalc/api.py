@@ -105,8 +105,9 @@ def fragmentation(
 
     Args:
         request_bytes: the allocation asked for; one sequence of the plan's maximum when left out.
-        free_bytes, largest_free_bytes: free memory and its largest hole; or
-        holes: every hole.
+        free_bytes: free memory, all holes together.
+        largest_free_bytes: the largest hole.
+        holes: every hole, instead of the two.
         plan: whose sequences are counted; the example model's, of 8,192 tokens, when left out.
 
     Raises:

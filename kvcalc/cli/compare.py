@@ -60,9 +60,10 @@ def run(values: Values) -> None:
     models = inputs.models(values, notes)
     load = inputs.workload(values, notes)
     memory = inputs.size("--kv-memory", values["kv_memory"])
+    deployed = inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS)
     results = []
     for model in models:
-        for deployment in inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS):
+        for deployment in deployed:
             cache = plan(model, deployment)
             result = compare(
                 cache,
@@ -74,4 +75,4 @@ def run(values: Values) -> None:
             )
             results.append(result)
             notes.extend(f"{model.name}: {note}" for note in cache.notes)
-    emit("compare", values, inputs.echo(values), results, notes)
+    emit("compare", values, inputs.echo(values, models, deployed), results, notes)

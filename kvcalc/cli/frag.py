@@ -51,13 +51,15 @@ def run(values: Values) -> None:
     notes: list[str] = []
     memory, units = inputs.memory(values), inputs.unit_system(values)
     other = inputs.memory(values, swapped=True)
+    models = inputs.models(values, notes)
+    deployed = inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS)
     results = []
-    for model in inputs.models(values, notes):
-        for deployment in inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS):
+    for model in models:
+        for deployment in deployed:
             cache = plan(model, deployment)
             result = fragmentation(cache, memory, units=units, explain=values["explain"])
             results.append(result)
             notes.extend(f"{model.name}: {note}" for note in cache.notes)
             if other != memory:
                 notes.extend(other_reading(result, fragmentation(cache, other)))
-    emit("frag", values, inputs.echo(values), results, notes)
+    emit("frag", values, inputs.echo(values, models, deployed), results, notes)

@@ -43,6 +43,9 @@ __all__ = [
 DEFAULT_MODEL = "qwen3.5-27b-attention"
 DEFAULT_TOKENS = 8192
 
+_MAX_DIGITS = 20
+_MAX_SHOWN = 40  # characters of a wrong value that a message repeats
+
 _T = TypeVar("_T")
 
 
@@ -63,8 +66,8 @@ def number(option: str, text: str | None) -> int | None:
 
 def _whole(text: str) -> int:
     digits = text.strip()
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 20 or int(digits) < 1:
-        shown = text if len(text) <= 40 else text[:39] + "…"
+    if not digits.isascii() or not digits.isdigit() or len(digits) > _MAX_DIGITS or int(digits) < 1:
+        shown = text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
         raise InvalidValueError(
             f"{shown!r} is not a whole number of at least 1", hint="write a number such as 16"
         )
@@ -239,12 +242,28 @@ def _holes(text: str, read: Callable[[str], int]) -> tuple[int, ...]:
     return tuple(holes)
 
 
-def echo(values: Values) -> dict[str, Any]:
-    """Return what was given, by option, for the JSON document: texts as typed, nothing added."""
+def echo(
+    values: Values, models: Sequence[ModelSpec] = (), deployed: Sequence[Deployment] = ()
+) -> dict[str, Any]:
+    """Return the inputs of the JSON document: what was typed, by option, and what it came to."""
     given = {key: value for key, value in values.items() if value not in (None, False, [], ())}
     for key in ("format", "report", "settings"):
         given.pop(key, None)
-    return given
+    if not deployed:
+        return given
+    one = deployed[0]
+    resolved = {
+        "models": [model.name for model in models],
+        "engine": one.engine,
+        "kv_cache_dtype": one.kv_cache_dtype,
+        "block_size": [d.block_size for d in deployed],
+        "max_model_len": one.max_model_len,
+        "tensor_parallel_size": one.tensor_parallel_size,
+        "pipeline_parallel_size": one.pipeline_parallel_size,
+        "data_parallel_size": one.data_parallel_size,
+        "decode_context_parallel_size": one.decode_context_parallel_size,
+    }
+    return {**given, "resolved": resolved}
 
 
 class Workload:

@@ -54,12 +54,13 @@ def run(values: Values) -> None:
     models = inputs.models(values, notes)
     wanted = values["tokens"] or ()
     lengths = inputs.at("--tokens", lambda: [parse_tokens(text) for text in wanted])
+    deployed = inputs.deployments(values, notes)
     results = []
     for model in models:
-        for deployment in inputs.deployments(values, notes):
+        for deployment in deployed:
             cache = plan(model, deployment)
             results.append(
                 per_token(cache, tokens=lengths or DEFAULT_TOKENS, explain=values["explain"])
             )
             notes.extend(f"{model.name}: {note}" for note in cache.notes)
-    emit("per-token", values, inputs.echo(values), results, notes)
+    emit("per-token", values, inputs.echo(values, models, deployed), results, notes)

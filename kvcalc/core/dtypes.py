@@ -114,7 +114,7 @@ def _grouped(name: str, elements: int, bytes_: int, source: str) -> CacheDtype:
 
 _FLOAT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _GGML = "llama.cpp ggml/src/ggml-common.h, block_{}"
-_PER_TOKEN_HEAD = "vLLM 0.33 triton_attn.customize_spec: one fp32 scale a head and token"
+_HEAD_SCALED = "vLLM 0.33 triton_attn.customize_spec: one fp32 scale a head and token"
 _OUTSIDE = "one scale a tensor, kept outside the cache"
 
 DTYPES: dict[str, CacheDtype] = {
@@ -125,9 +125,9 @@ DTYPES: dict[str, CacheDtype] = {
         _plain("fp8_e5m2", 1, 1, _OUTSIDE),
         _plain("int8", 1, 1, _OUTSIDE),
         _plain("int4", 2, 1, _OUTSIDE),
-        _row_scaled("fp8_per_token_head", 1, 4, _PER_TOKEN_HEAD),
-        _row_scaled("int8_per_token_head", 1, 4, _PER_TOKEN_HEAD),
-        _row_scaled("int4_per_token_head", 2, 4, _PER_TOKEN_HEAD),
+        _row_scaled("fp8_per_token_head", 1, 4, _HEAD_SCALED),
+        _row_scaled("int8_per_token_head", 1, 4, _HEAD_SCALED),
+        _row_scaled("int4_per_token_head", 2, 4, _HEAD_SCALED),
         _row_scaled("int8_asym", 1, 4, "LMDeploy block.h Layout: 16-bit scale and zero a row"),
         _row_scaled("int4_asym", 2, 4, "LMDeploy block.h Layout: 16-bit scale and zero a row"),
         _grouped("fp8_block128", 128, 132, "DeepSeek-V3.2 indexer: fp8 keys, one fp32 scale a 128"),

@@ -57,8 +57,9 @@ class UnknownNameError(KvcalcError):
         candidates = sorted(known)
         close = nearest(name, candidates)
         if not hint:
-            hint = f"did you mean {' or '.join(close)}? " if close else ""
-            hint += f"known: {', '.join(candidates)}" if len(candidates) <= 40 else ""
+            # Near names say enough; all names are listed where none is near.
+            hint = f"did you mean {' or '.join(close)}?" if close else ""
+            hint = hint or f"known: {', '.join(candidates)}"
         super().__init__(f"unknown {what} {name!r}", hint=hint.strip(), where=where)
         self.name = name
         self.suggestions = close

@@ -167,14 +167,14 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     def bytes_per_token(self, kv_cache_dtype: str | KvDtype = "auto") -> int | None:
         """Return what one more token costs while every window is still open.
 
-        None where a token adds no whole number of bytes: a compressed cache writes an entry every
-        so many tokens (see `growth`).
+        A compressed cache counts with its mean. None where that is no whole number of bytes (see
+        `growth`).
         """
         grown, tokens = self.growth(kv_cache_dtype)
         return grown if tokens == 1 else None
 
     def growth(self, kv_cache_dtype: str | KvDtype = "auto") -> tuple[int, int]:
-        """Return (bytes, tokens): the smallest number of tokens that always add the same bytes."""
+        """Return (bytes, tokens) in lowest terms: what tokens cost on average, windows open."""
         return self._growth(kv_cache_dtype, windows_open=True)
 
     def bytes_per_token_past_windows(self, kv_cache_dtype: str | KvDtype = "auto") -> int | None:

@@ -158,7 +158,7 @@ class Rank(Value, frozen=True, kw_only=True):
         return sum(p.need(self.local(n)) * p.unit_bytes for p in self.pools)
 
     def growth(self, *, windows_open: bool = True) -> tuple[int, int]:
-        """Return (bytes, tokens): what the rows grow by, in the fewest tokens that always add it.
+        """Return (bytes, tokens) in lowest terms: what the rows grow by on average.
 
         Args:
             windows_open: windows and chunks still grow (False: they are full).

@@ -183,7 +183,7 @@ class LightningAttention(_Recurrent, frozen=True, kw_only=True, tag="lightning_a
 
 
 class RgLru(_Recurrent, frozen=True, kw_only=True, tag="rg_lru"):
-    """Real-gated linear recurrent unit (RecurrentGemma): one number a channel, and a convolution."""
+    """Real-gated linear recurrent unit (RecurrentGemma): a number a channel, a convolution."""
 
     lru_width: Positive
     conv_kernel: Positive

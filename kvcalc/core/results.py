@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Growth(Value, frozen=True, kw_only=True):
-    """`bytes` for every `tokens` tokens, where one token adds no whole number of bytes."""
+    """`bytes` for every `tokens` tokens on average; tokens is 1 where a whole number is one's."""
 
     bytes: int
     tokens: int

@@ -364,7 +364,7 @@ class Whole(RuleBase, frozen=True, kw_only=True, tag="whole"):
             return super().tally(lengths)
         slots = self.slots
         used = sum([n * count for n, count in lengths.pairs])
-        units = sum([(n if n > slots else slots) * count for n, count in lengths.pairs])
+        units = sum([max(n, slots) * count for n, count in lengths.pairs])
         return Tally(units, used, units - used, 0, 0)
 
     def contiguous(self, max_model_len: int) -> Rule:

@@ -37,7 +37,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     if name in _NAMED_ELSEWHERE and name not in ENGINES:
         raise UnsupportedError(
             f"this version of kvcalc does not model engine {name!r} yet",
-            hint=f"engines: {', '.join(ENGINES)} (the model's own arithmetic, no engine's rounding)",
+            hint=f"known: {', '.join(ENGINES)} (the model's own arithmetic)",
         )
     if name not in ENGINES:
         raise UnknownNameError("engine", name, ENGINES)

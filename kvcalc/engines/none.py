@@ -27,17 +27,25 @@ DEFAULT_MAX_MODEL_LEN = 8192
 
 CONVENTION = (
     "K and V rows are kept in the KV cache dtype; latent and rotary rows of MLA likewise.",
-    "Indexer rows are kept as the model's published reference stores them (DeepSeek-V3.2:"
-    " 128 fp8 and one fp32 scale, 132 B).",
-    "A convolution keeps kernel - 1 rows in the model dtype; a recurrent state is in the dtype that"
-    " the config gives it, else in the model dtype.",
+    (
+        "Indexer rows are kept as the model's published reference stores them (DeepSeek-V3.2:"
+        " 128 fp8 and one fp32 scale, 132 B)."
+    ),
+    (
+        "A convolution keeps kernel - 1 rows in the model dtype; a recurrent state is in the dtype that"
+        " the config gives it, else in the model dtype."
+    ),
     "A sequence has one live state. Contiguous and paged both hold it, so it is used, not wasted.",
-    "Layers that keep every token share one pool of blocks. A window of W tokens keeps min(n, W)"
-    " tokens and a chunk of C those since the last multiple of C, in whole blocks of their own.",
+    (
+        "Layers that keep every token share one pool of blocks. A window of W tokens keeps min(n, W)"
+        " tokens and a chunk of C those since the last multiple of C, in whole blocks of their own."
+    ),
     "No page is widened and no group is filled up; bytes left by one pool serve another.",
-    "KV heads are split evenly over tensor-parallel ranks, or replicated evenly when there are more"
-    " ranks than heads; an MLA row is on every rank. Layers that do not divide over pipeline stages"
-    " go to the stages counted back from the last but one.",
+    (
+        "KV heads are split evenly over tensor-parallel ranks, or replicated evenly when there are more"
+        " ranks than heads; an MLA row is on every rank. Layers that do not divide over pipeline stages"
+        " go to the stages counted back from the last but one."
+    ),
 )
 """What `none` assumes, a sentence each."""
 
@@ -187,6 +195,11 @@ def _notes(model: ModelSpec, deployment: Deployment) -> list[str]:
         notes.append(
             f"{copies} of {tp} tensor-parallel ranks keep the same rows: the cache is stored"
             f" {copies} times" + (" in part of the layers" if len(replicas) > 1 else "")
+        )
+    if deployment.data_parallel_size > 1:
+        notes.append(
+            f"{deployment.data_parallel_size} replicas hold requests of their own; the figures are"
+            " those of one"
         )
     sizes = stage_sizes(model.num_hidden_layers, pp)
     if len(set(sizes)) > 1:

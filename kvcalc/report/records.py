@@ -59,7 +59,7 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(value, list):
+    elif isinstance(value, (list, tuple)):
         for i, inner in enumerate(value):
             yield from _flat(inner, f"{prefix}.{i}")
     elif isinstance(value, bool):

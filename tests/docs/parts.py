@@ -1,0 +1,97 @@
+"""The generated parts of the README, each from what it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+
+from kvcalc.cli.app import COMMANDS, build
+from kvcalc.core.dtypes import DTYPES, Row, cache_dtype
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.layers import CACHE_KINDS
+from kvcalc.core.waste import WASTE_NAMES
+from kvcalc.engines.none import CONVENTION
+from kvcalc.models.presets import all_models
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [columns, [":---"] * len(columns), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def wastes() -> str:
+    """Return the named wastes."""
+    return table(("waste", "what it is"), ((f"`{k}`", v) for k, v in WASTE_NAMES.items()))
+
+
+def kinds() -> str:
+    """Return the cache kinds, what each is, and a preset that has it."""
+    presets = all_models()
+
+    def example(kind: str) -> str:
+        names = [
+            f"`{p.spec.name}`"
+            for p in presets
+            if any(cache.kind == kind for _, cache in p.spec.caches())
+        ]
+        return names[0] if names else ""
+
+    rows = (
+        (f"`{name}`", (kind.__doc__ or "").strip().split("\n")[0].rstrip("."), example(name))
+        for name, kind in CACHE_KINDS.items()
+    )
+    return table(("kind", "what it keeps", "in preset"), rows)
+
+
+def dtypes() -> str:
+    """Return the dtypes with the bytes of a head of 128."""
+
+    def size(name: str) -> str:
+        try:
+            return str(DTYPES[name].row_bytes(Row(role="k", width=128)))
+        except UnsupportedError:
+            rows = (Row(role="latent", width=512), Row(role="rope", width=64))
+            return f"{sum(DTYPES[name].row_bytes(r) for r in rows)} for MLA's 512 + 64"
+
+    rows = [(f"`{name}`", size(name), dtype.source) for name, dtype in DTYPES.items()]
+    for names, follows in (
+        (("int8_asym_g64", "int4_asym_g32"), "groups with a 16-bit scale and a 16-bit zero"),
+        (("6bit", "3bit"), "so many bits an element, no scales"),
+    ):
+        sizes = ", ".join(str(cache_dtype(n).row_bytes(Row(role="k", width=128))) for n in names)
+        rows.append((", ".join(f"`{n}`" for n in names) + ", ...", sizes, follows))
+    return table(("dtype", "bytes of a head of 128", "follows"), rows)
+
+
+def convention() -> str:
+    """Return engine none's convention."""
+    return "".join(f"- {sentence}\n" for sentence in CONVENTION)
+
+
+def _commands() -> Iterable[tuple[str, Any]]:
+    root: Any = typer.main.get_command(build())
+    for name in COMMANDS:
+        command = root.commands[name]
+        if hasattr(command, "commands"):
+            yield from ((f"{name} {sub}", c) for sub, c in command.commands.items())
+        else:
+            yield name, command
+
+
+def reference() -> str:
+    """Return every command with its options."""
+    text = ""
+    for name, command in _commands():
+        rows = []
+        for param in command.params:
+            flags = ", ".join(f"`{flag}`" for flag in param.opts)
+            if param.param_type_name == "argument":
+                flags = f"`{param.metavar}`"
+            elif param.metavar:
+                flags += f" {param.metavar}"
+            rows.append((flags, (param.help or "").replace("|", "\\|")))
+        text += f"### kvcalc {name}\n\n{command.help}\n\n{table(('option', ''), rows)}\n"
+    return text.rstrip("\n") + "\n"
