@@ -164,7 +164,7 @@ class _TextParameters:
         """Return the parameters, the help option among them."""
         params = super().get_params(ctx)  # type: ignore[misc]  # of the class it is mixed into
         for param in params:
-            param._runtime_param = _AsTyped()  # noqa: SLF001  # there is no public switch
+            param._runtime_param = _AsTyped()  # noqa: SLF001 - there is no public switch
         return params
 
 

@@ -32,19 +32,20 @@ CONVENTION = (
         " 128 fp8 and one fp32 scale, 132 B)."
     ),
     (
-        "A convolution keeps kernel - 1 rows in the model dtype; a recurrent state is in the dtype that"
-        " the config gives it, else in the model dtype."
+        "A convolution keeps kernel - 1 rows in the model dtype; a recurrent state is in the dtype"
+        " that the config gives it, else in the model dtype."
     ),
     "A sequence has one live state. Contiguous and paged both hold it, so it is used, not wasted.",
     (
-        "Layers that keep every token share one pool of blocks. A window of W tokens keeps min(n, W)"
-        " tokens and a chunk of C those since the last multiple of C, in whole blocks of their own."
+        "Layers that keep every token share one pool of blocks. A window of W tokens keeps"
+        " min(n, W) tokens and a chunk of C those since the last multiple of C, in whole blocks of"
+        " their own."
     ),
     "No page is widened and no group is filled up; bytes left by one pool serve another.",
     (
-        "KV heads are split evenly over tensor-parallel ranks, or replicated evenly when there are more"
-        " ranks than heads; an MLA row is on every rank. Layers that do not divide over pipeline stages"
-        " go to the stages counted back from the last but one."
+        "KV heads are split evenly over tensor-parallel ranks, or replicated evenly when there are"
+        " more ranks than heads; an MLA row is on every rank. Layers that do not divide over"
+        " pipeline stages go to the stages counted back from the last but one."
     ),
 )
 """What `none` assumes, a sentence each."""

@@ -94,7 +94,7 @@ def _document(command: str, result: type[Any]) -> dict[str, Any]:
     lines = {"type": "array", "items": {"type": "string"}}
     return {
         "$schema": _DRAFT,
-        "title": f"kvcalc {command.replace('-', ' ', 1) if command.startswith('presets') else command}",
+        "title": f"the JSON of kvcalc {command.replace('presets-', 'presets ')}",
         "type": "object",
         "required": ["schema", "kvcalc_version", "inputs", "results", "notes", "warnings"],
         "properties": {

@@ -204,7 +204,8 @@ def _value(text: str, at: int, line: int, file: str, *, whole: bool = False) -> 
     try:
         value, end = _JSON.raw_decode(text, _past_space(text, at))
         if whole and (end := _past_space(text, end)) != len(text):
-            raise json.JSONDecodeError("more after the value", text, end)
+            # Told as the parser tells what it finds.
+            raise json.JSONDecodeError("more after the value", text, end)  # noqa: TRY301
     except json.JSONDecodeError as error:
         raise _malformed(file, line + error.lineno - 1, error.colno, error.msg) from None
     except RecursionError:

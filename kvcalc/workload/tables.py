@@ -12,7 +12,7 @@ from kvcalc.core.errors import InputError
 from kvcalc.workload.columns import choose_columns
 from kvcalc.workload.faults import fault, printable
 from kvcalc.workload.source import Block
-from kvcalc.workload.tally import MAX_TOKENS, Reading, Tally, read_tokens
+from kvcalc.workload.tally import MAX_TOKENS, SHORT_DIGITS, Reading, Tally, read_tokens
 
 __all__ = ["read_table"]
 
@@ -76,7 +76,7 @@ def _header(header: str, file: str, line: int) -> tuple[str, list[str]]:
 
 def _is_short(cell: str) -> bool:
     """Say whether a cell is plainly a number below 10^9."""
-    return cell.isdigit() and cell.isascii() and len(cell) < 10
+    return cell.isdigit() and cell.isascii() and len(cell) <= SHORT_DIGITS
 
 
 _HEADER_HINT = "the first line names the columns, such as ContextTokens,GeneratedTokens"

@@ -14,6 +14,7 @@ from kvcalc.workload.faults import fault, quoted
 __all__ = ["MAX_TOKENS", "Reading", "Tally", "read_tokens"]
 
 MAX_TOKENS = 10**9
+SHORT_DIGITS = 9  # digits that cannot exceed it
 """Tokens beyond which a cell is taken for a time or an id, and refused."""
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
@@ -53,7 +54,7 @@ def read_tokens(cell: str, column: str, file: str, line: int) -> int:
         InputError: blank, not a number, negative, a fraction, or beyond 10^9.
     """
     text = cell.strip()
-    if len(text) <= 10 and text.isascii() and text.isdigit() and int(text) <= MAX_TOKENS:
+    if len(text) <= SHORT_DIGITS and text.isascii() and text.isdigit() and int(text) <= MAX_TOKENS:
         return int(text)
     shown = f"column {quoted(column)} is {quoted(cell)}"
     hint = f"each request needs a whole number of tokens from 0 to {MAX_TOKENS}"

@@ -1,4 +1,4 @@
-"""Check the README (exit code 1 when it is stale), or write it anew: python -m tests.docs --write."""
+"""Check that the README is current, or write it anew: python -m tests.docs --write."""
 
 from __future__ import annotations
 

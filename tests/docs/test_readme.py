@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.docs.readme import README, commands, rendered
+from tests.docs.readme import README, commands, rendered, run
 
 TEXT = README.read_text(encoding="utf-8")
 CI = (Path(README).parent / ".ci" / "run").read_text(encoding="utf-8")
@@ -37,10 +37,8 @@ def test_python_examples_run() -> None:
         exec(compile(block, "README.md", "exec"), {})
 
 
-def test_the_settings_example_is_read(tmp_path: Path, monkeypatch: object) -> None:
+def test_the_settings_example_is_read(tmp_path: Path) -> None:
     """The settings file in the README sets what it says."""
-    from tests.docs.readme import run
-
     (block,) = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
     (tmp_path / "kvcalc.yaml").write_text(block, encoding="utf-8")
     printed = run("kvcalc compare", str(tmp_path))

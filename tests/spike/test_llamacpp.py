@@ -52,7 +52,7 @@ def _llama(row: dict[str, Any], dtype: str = "float16") -> CachePlan:
     return _plan([_pool("kv", group, cells * streams)], cells)
 
 
-def _gemma_3(row: dict[str, Any]) -> CachePlan:
+def _gemma_3(_row: dict[str, Any]) -> CachePlan:
     full = _cell([(10, shapes.GEMMA_3_FULL)])
     # window x sequences + micro-batch, padded to 256, for four sequences in one stream.
     room = Window(block_tokens=1, window=1024, in_flight=512, ring=True)
@@ -69,13 +69,13 @@ def _deepseek(row: dict[str, Any], indexer: bool) -> CachePlan:
     return _plan(pools, cells)
 
 
-def _qwen3_next(row: dict[str, Any]) -> CachePlan:
+def _qwen3_next(_row: dict[str, Any]) -> CachePlan:
     kv = _cell([(12, shapes.QWEN3_NEXT_FULL)], rule=Whole(slots=65536))
     state = shapes.state("state", 36, shapes.QWEN3_NEXT_STATE, Slots(), LLAMA_CPP_STATES)
     return _plan([_pool("attn", kv, 4 * 65536), _pool("recr", state, 4)], 65536)
 
 
-def _deci(row: dict[str, Any]) -> CachePlan:
+def _deci(_row: dict[str, Any]) -> CachePlan:
     heads = [(1, FullAttention(num_kv_heads=n, head_dim=128)) for n in (8, 4, 2)]
     exact = _cell(heads)
     # Without flash attention every layer's V row, even one with no KV head, is as wide as the
@@ -85,7 +85,7 @@ def _deci(row: dict[str, Any]) -> CachePlan:
     return _plan([_pool("kv", group, 8192)], 8192)
 
 
-def _deepseek_v4(row: dict[str, Any]) -> CachePlan:
+def _deepseek_v4(_row: dict[str, Any]) -> CachePlan:
     def compressed(ratio: int, *, overlap: bool) -> CompressedAttention:
         return CompressedAttention(
             head_dim=512, qk_rope_head_dim=64, compress_ratio=ratio, overlap=overlap

@@ -60,7 +60,7 @@ def _plan(row: dict[str, Any]) -> CachePlan:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: r["id"])
 def test_bytes(row: dict[str, Any]) -> None:
-    """Storage kept alive and bytes visible are transformers' own, after prefill and after a step."""
+    """Storage kept alive and bytes visible are transformers' own, after prefill or a step."""
     plan, n = _plan(row), row["tokens"]
     stored = plan.bytes_held(n) if "decode" in row["steps"] else plan.bytes_needed(n)
 

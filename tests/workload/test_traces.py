@@ -353,7 +353,11 @@ def test_bad_values_of_json(value: str, message: str) -> None:
         ("[[1]]", "a list where", "stdin:1"),
         ('["a"]', "a text where", "stdin:1"),
         ('{"input_tokens":1,"output_tokens":2}\n7', "a number where", "stdin:2"),
-        ('{"input_tokens":1,"output_tokens":2}\n{"input_tokens":1}', "'output_tokens' is missing", "stdin:2"),
+        (
+            '{"input_tokens":1,"output_tokens":2}\n{"input_tokens":1}',
+            "'output_tokens' is missing",
+            "stdin:2",
+        ),
         ('{"input_tokens":1,"output_tokens":2} {}', "more after the value", "stdin:1"),
         ('[{"input_tokens":1,"output_tokens":2}', "expected , or ]", "stdin:1"),
         ('[{"input_tokens":1,"output_tokens":2},]', "not well-formed JSON", "stdin:1"),
