@@ -85,6 +85,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
         layers: runs of equal layers, in order; their counts add up to num_hidden_layers.
         draft_layers: multi-token-prediction layers, used only when speculation is on.
         architecture: the class name in the published config.
+        kv_cache_dtype: what the checkpoint asks `auto` to be, where it is not the model dtype.
         notes: what a reader of the numbers should know of this model.
     """
 
@@ -95,12 +96,14 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     max_position_embeddings: Positive | None = None
     draft_layers: tuple[LayerRun, ...] = ()
     architecture: str | None = None
+    kv_cache_dtype: str | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_range(self, 1, "num_hidden_layers")
         require_range(self, 1, "max_position_embeddings", optional=True)
         element_bytes(self.dtype)
+        self.resolve("auto")
         total = sum(run.count for run in self.layers)
         if total != self.num_hidden_layers:
             raise InvalidValueError(
@@ -223,7 +226,15 @@ class ModelSpec(Value, frozen=True, kw_only=True):
         growing = self.growing_bytes(tokens, kv_cache_dtype)
         return growing + self.encoder_bytes(kv_cache_dtype) + self.state_bytes()
 
+    def resolve(self, kv_cache_dtype: str) -> KvDtype:
+        """Return a KV cache dtype by name; `auto` is the checkpoint's own, else the model dtype.
+
+        Raises:
+            UnknownNameError: no such dtype.
+        """
+        return kv_dtype(kv_cache_dtype, self.kv_cache_dtype or self.dtype)
+
     def _dtype(self, kv_cache_dtype: str | KvDtype) -> KvDtype:
-        if isinstance(kv_cache_dtype, KvDtype):
-            return kv_cache_dtype
-        return kv_dtype(kv_cache_dtype, self.dtype)
+        return (
+            kv_cache_dtype if isinstance(kv_cache_dtype, KvDtype) else self.resolve(kv_cache_dtype)
+        )

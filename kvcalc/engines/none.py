@@ -10,7 +10,7 @@ from collections import defaultdict
 import msgspec
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.dtypes import KvDtype, kv_dtype
+from kvcalc.core.dtypes import KvDtype
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.kind import All, Chunks, EveryNth, Once, Windowed
 from kvcalc.core.layers import Cache
@@ -79,7 +79,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
             )
     if deployment.dtype != "auto":
         model = msgspec.structs.replace(model, dtype=deployment.dtype)
-    dtype = kv_dtype(deployment.kv_cache_dtype, model.dtype)
+    dtype = model.resolve(deployment.kv_cache_dtype)
     block = deployment.block_size or DEFAULT_BLOCK_SIZE
     length = deployment.max_model_len or model.max_position_embeddings or DEFAULT_MAX_MODEL_LEN
     tp, dcp = deployment.tensor_parallel_size, deployment.decode_context_parallel_size

@@ -1,0 +1,82 @@
+"""config.json of the Hugging Face kind to a ModelSpec: the family's own rules, or a refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvcalc.core.errors import InputError, KvcalcError
+from kvcalc.core.model import ModelSpec
+from kvcalc.models.hf_config.fields import Fields
+from kvcalc.models.hf_config.parts import kv_scheme, model_dtype
+from kvcalc.models.hf_config.registry import MODEL_TYPES, NESTED, family
+
+__all__ = ["read_config"]
+
+_MAX_NESTING = 3  # thinker_config.text_config is the deepest published
+
+
+def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
+    """Return the model that a config.json describes.
+
+    Args:
+        config: the parsed file (`json_documents.read_json`).
+        where: the file, for errors.
+        name: what to call the model.
+
+    Raises:
+        UnknownNameError: an architecture or a layer type that kvcalc does not know.
+        UnsupportedError: one that it knows and does not model.
+        InputError: a missing, null or nonsensical value that sizing needs.
+    """
+    outer = Fields(config, where)
+    architecture = _architecture(outer)
+    text = _language_model(outer)
+    try:
+        found = family(architecture, where)(text)
+        return ModelSpec(
+            name=name,
+            architecture=architecture,
+            num_hidden_layers=sum(run.count for run in found.layers),
+            dtype=model_dtype(text, outer),
+            kv_cache_dtype=kv_scheme(outer),
+            max_position_embeddings=text.whole(
+                "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"
+            ),
+            layers=found.layers,
+            draft_layers=found.draft,
+            notes=tuple(dict.fromkeys(outer.notes)),
+        )
+    except KvcalcError as error:
+        error.where = error.where or where
+        raise
+
+
+def _architecture(outer: Fields) -> str:
+    names = outer.items("architectures")
+    if names:
+        if not isinstance(names[0], str):
+            raise outer.fault("architectures", names[0], "a list of class names")
+        return names[0]
+    model_type = outer.text("model_type")
+    if model_type in MODEL_TYPES:
+        return MODEL_TYPES[model_type]
+    raise InputError(
+        "architectures is missing"
+        + (f" and model_type {model_type!r:.60} is not known" if model_type else ""),
+        hint="add the architectures line of the published config.json",
+        where=outer.where,
+    )
+
+
+def _language_model(outer: Fields) -> Fields:
+    """Return the part that describes the decoder, with the outer keys where it lacks them."""
+    parts = [outer]
+    for _ in range(_MAX_NESTING):
+        inner = parts[-1].section(*NESTED)
+        if inner is None:
+            break
+        parts.append(inner)
+    text = parts[0]
+    for inner in parts[1:]:
+        text = inner.over(text)
+    return text

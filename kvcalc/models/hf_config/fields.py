@@ -1,0 +1,224 @@
+"""Typed access to a config.json: every spelling of a key, and every fault with the key's name.
+
+`null` and an absent key are the same thing, as they are to the config classes. What a class's
+default supplies is asked for with `default_*`, which leaves a note that says whose default it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvcalc.core.errors import InputError, UnknownNameError
+from kvcalc.core.values import MAX_DIMENSION
+from kvcalc.models.text import shown
+
+__all__ = ["MAX_LAYERS", "Fields"]
+
+MAX_LAYERS = 10_000
+"""In one model; above it a number is a slip, and a pattern would unfold into too much."""
+
+
+class Fields:
+    """One object of a config, with where it stands in the file.
+
+    Attributes:
+        where: the file, for errors.
+        notes: what a reader of the numbers should know; shared by all parts of one config.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        where: str,
+        *,
+        path: str = "",
+        notes: list[str] | None = None,
+    ) -> None:
+        self._values = values
+        self._path = path
+        self.where = where
+        self.notes: list[str] = [] if notes is None else notes
+
+    # ------------------------------------------------------------------ raw access
+
+    def get(self, *names: str) -> Any:
+        """Return the value of the first of these keys that is there and not null; else None."""
+        for name in names:
+            value = self._values.get(name)
+            if value is not None:
+                return value
+        return None
+
+    def has(self, *names: str) -> bool:
+        """Whether any of these keys is there and not null."""
+        return self.get(*names) is not None
+
+    def name(self, *names: str) -> str:
+        """Return the path of the first key that is there (of the first one, if none is)."""
+        found = next((n for n in names if self._values.get(n) is not None), names[0])
+        return f"{self._path}{found}"
+
+    def fault(self, name: str, value: Any, expected: str) -> InputError:
+        """Return the error of a value that cannot be what its key means."""
+        return InputError(
+            f"{self._path}{name} is {shown(value)}, not {expected}",
+            hint="this is not a config.json as published; correct the value",
+            where=self.where,
+        )
+
+    def missing(self, *names: str) -> InputError:
+        """Return the error of a key that sizing needs and no class has a default for."""
+        also = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
+        return InputError(
+            f"{self._path}{names[0]}{also} is missing",
+            hint="give a complete config.json, or --layers, --kv-heads and --head-dim",
+            where=self.where,
+        )
+
+    # ------------------------------------------------------------------ numbers
+
+    def whole(self, *names: str, low: int = 1, high: int = MAX_DIMENSION) -> int | None:
+        """Return a whole number between low and high; None when absent or null.
+
+        Raises:
+            InputError: anything else under the key.
+        """
+        value = self.get(*names)
+        if value is None:
+            return None
+        if type(value) is not int or not low <= value <= high:
+            raise self.fault(
+                self.name(*names).removeprefix(self._path),
+                value,
+                f"a whole number from {low} to {high}",
+            )
+        return value
+
+    def need(self, *names: str, low: int = 1, high: int = MAX_DIMENSION) -> int:
+        """Return a whole number that must be there.
+
+        Raises:
+            InputError: absent, null or not such a number.
+        """
+        value = self.whole(*names, low=low, high=high)
+        if value is None:
+            raise self.missing(*names)
+        return value
+
+    def default_whole(
+        self, *names: str, default: int, of: str, low: int = 1, high: int = MAX_DIMENSION
+    ) -> int:
+        """Return a whole number, or the class's default with a note.
+
+        Args:
+            names: spellings of the key.
+            default: what the config class supplies.
+            of: the class, such as "Gemma3TextConfig".
+            low: the smallest sensible value.
+            high: the largest.
+        """
+        value = self.whole(*names, low=low, high=high)
+        if value is None:
+            self.notes.append(f"{self._path}{names[0]} is left out: {default} by default of {of}")
+            return default
+        return value
+
+    def flag(self, *names: str, default: bool) -> bool:
+        """Return true or false; the default when absent or null.
+
+        Raises:
+            InputError: anything else under the key.
+        """
+        value = self.get(*names)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.fault(names[0], value, "true or false")
+        return value
+
+    # ------------------------------------------------------------------ texts and lists
+
+    def text(self, *names: str) -> str | None:
+        """Return a text; None when absent or null.
+
+        Raises:
+            InputError: anything else under the key.
+        """
+        value = self.get(*names)
+        if value is not None and not isinstance(value, str):
+            raise self.fault(names[0], value, "a text")
+        return value
+
+    def items(self, *names: str) -> Sequence[Any] | None:
+        """Return a list of at most MAX_LAYERS entries; None when absent or null.
+
+        Raises:
+            InputError: anything else under the key.
+        """
+        value = self.get(*names)
+        if value is not None and not (isinstance(value, list) and len(value) <= MAX_LAYERS):
+            raise self.fault(names[0], value, f"a list of at most {MAX_LAYERS} entries")
+        return value
+
+    def wholes(
+        self, *names: str, low: int = 0, high: int = MAX_DIMENSION, length: int | None = None
+    ) -> list[int] | None:
+        """Return a list of whole numbers; None when absent or null.
+
+        Raises:
+            InputError: another length than `length`, or an entry that is no such number.
+        """
+        values = self.items(*names)
+        if values is None:
+            return None
+        for value in values:
+            if type(value) is not int or not low <= value <= high:
+                raise self.fault(names[0], value, f"whole numbers from {low} to {high}")
+        if length is not None and len(values) != length:
+            raise self.fault(names[0], f"{len(values)} entries", f"one for each of {length} layers")
+        return list(values)
+
+    def texts(
+        self, *names: str, known: Sequence[str], length: int | None = None
+    ) -> list[str] | None:
+        """Return a list of known words; None when absent or null.
+
+        Raises:
+            UnknownNameError: a word that is not known, with the nearest.
+            InputError: another length than `length`, or an entry that is no text.
+        """
+        values = self.items(*names)
+        if values is None:
+            return None
+        for value in values:
+            if not isinstance(value, str):
+                raise self.fault(names[0], value, "texts")
+            if value not in known:
+                raise UnknownNameError(
+                    f"entry of {self._path}{names[0]}", value[:60], known, where=self.where
+                )
+        if length is not None and len(values) != length:
+            raise self.fault(names[0], f"{len(values)} entries", f"one for each of {length} layers")
+        return list(values)
+
+    # ------------------------------------------------------------------ nesting
+
+    def section(self, *names: str) -> Fields | None:
+        """Return an object inside this one; None when absent or null.
+
+        Raises:
+            InputError: something else under the key.
+        """
+        value = self.get(*names)
+        if value is None:
+            return None
+        name = self.name(*names)
+        if not isinstance(value, dict):
+            raise self.fault(name.removeprefix(self._path), value, "an object")
+        return Fields(value, self.where, path=f"{name}.", notes=self.notes)
+
+    def over(self, outer: Fields) -> Fields:
+        """Return these fields with those of `outer` where they have none."""
+        merged = {**outer._values, **{k: v for k, v in self._values.items() if v is not None}}
+        return Fields(merged, self.where, path=self._path, notes=self.notes)

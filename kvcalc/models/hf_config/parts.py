@@ -1,0 +1,171 @@
+"""What many families share: counts, head sizes, dtypes, layer patterns, and runs of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kvcalc.core.attention import FullAttention, SlidingWindow
+from kvcalc.core.dtypes import element_bytes
+from kvcalc.core.errors import InputError, KvcalcError
+from kvcalc.core.layers import Cache, LayerRun
+from kvcalc.models.hf_config.fields import MAX_LAYERS, Fields
+
+__all__ = [
+    "Caches",
+    "Layers",
+    "by_type",
+    "full_attention",
+    "head_dim",
+    "kv_heads",
+    "num_layers",
+    "repeat",
+    "runs",
+    "same",
+    "sliding",
+]
+
+Caches = tuple[Cache, ...]
+"""What one layer keeps."""
+
+
+class Layers(NamedTuple):
+    """What a family reads: the layers in order, and the draft (multi-token prediction) layers."""
+
+    layers: tuple[LayerRun, ...]
+    draft: tuple[LayerRun, ...] = ()
+
+
+def runs(
+    per_layer: Sequence[Caches], notes: Mapping[int, str] | None = None
+) -> tuple[LayerRun, ...]:
+    """Return runs of equal layers.
+
+    Args:
+        per_layer: what each layer keeps, in order.
+        notes: why a layer keeps nothing, or something unusual, by its index.
+    """
+    found: list[LayerRun] = []
+    for i, caches in enumerate(per_layer):
+        note = (notes or {}).get(i, "")
+        if found and found[-1].caches == caches and found[-1].note == note:
+            found[-1] = LayerRun(count=found[-1].count + 1, caches=caches, note=note)
+        else:
+            found.append(LayerRun(count=1, caches=caches, note=note))
+    return tuple(found)
+
+
+def same(count: int, *caches: Cache) -> Layers:
+    """Return `count` equal layers."""
+    return Layers((LayerRun(count=count, caches=caches),))
+
+
+def repeat(pattern: Sequence[Caches], count: int) -> list[Caches]:
+    """Return `count` layers that repeat a pattern from its start."""
+    return [pattern[i % len(pattern)] for i in range(count)]
+
+
+def num_layers(f: Fields, *others: str) -> int:
+    """Return the number of decoder layers under any of its usual names."""
+    names = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", *others)
+    return f.need(*names, high=MAX_LAYERS)
+
+
+def heads(f: Fields) -> int:
+    """Return the number of query heads under any of its usual names."""
+    return f.need("num_attention_heads", "n_head", "n_heads", "num_heads")
+
+
+def kv_heads(f: Fields, *others: str) -> int:
+    """Return the KV heads: as given, one for multi-query attention, else as many as query heads."""
+    given = f.whole("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", *others)
+    if given is not None:
+        return given
+    return 1 if f.flag("multi_query", default=False) else heads(f)
+
+
+def head_dim(f: Fields, *others: str) -> int:
+    """Return the size of a head: as given, else hidden size over query heads, which must divide."""
+    given = f.whole("head_dim", "attention_head_dim", "kv_channels", "head_size", *others)
+    if given is not None:
+        return given
+    hidden = f.need("hidden_size", "n_embd", "d_model", "n_embed")
+    count = heads(f)
+    if hidden % count:
+        raise InputError(
+            f"head_dim is missing and {f.name('hidden_size')} {hidden} is no multiple of"
+            f" {count} heads",
+            hint="correct the config, or give --layers, --kv-heads and --head-dim",
+            where=f.where,
+        )
+    return hidden // count
+
+
+def full_attention(f: Fields) -> FullAttention:
+    """Return plain multi-head, grouped-query or multi-query attention over every token."""
+    return FullAttention(num_kv_heads=kv_heads(f), head_dim=head_dim(f))
+
+
+def sliding(cache: FullAttention, window: int) -> SlidingWindow:
+    """Return the same K and V, kept for a window only."""
+    return SlidingWindow(
+        num_kv_heads=cache.num_kv_heads,
+        head_dim=cache.head_dim,
+        v_head_dim=cache.v_head_dim,
+        sliding_window=window,
+    )
+
+
+def by_type(f: Fields, count: int, kinds: Mapping[str, Caches]) -> list[Caches] | None:
+    """Return what each layer keeps by the config's own `layer_types`; None where it has none.
+
+    Args:
+        f: the config.
+        count: number of layers; a longer list is cut, as the modelling code indexes it.
+        kinds: word of the list -> what such a layer keeps.
+
+    Raises:
+        UnknownNameError: a word that is not among `kinds`.
+        InputError: a list shorter than the layers.
+    """
+    types = f.texts("layer_types", known=list(kinds))
+    if types is None:
+        return None
+    if len(types) < count:
+        raise f.fault("layer_types", f"{len(types)} entries", f"one for each of {count} layers")
+    return [kinds[t] for t in types[:count]]
+
+
+def model_dtype(f: Fields, outer: Fields, *, default: str = "bfloat16") -> str:
+    """Return the model dtype in either spelling, of the text part or of the whole config."""
+    text = f.text("dtype", "torch_dtype") or outer.text("dtype", "torch_dtype")
+    if text is None:
+        f.notes.append(f"the config gives no dtype: {default} is taken")
+        return default
+    name = text.removeprefix("torch.")
+    try:
+        element_bytes(name)
+    except KvcalcError as error:
+        error.where = error.where or f.where
+        raise
+    return name
+
+
+def kv_scheme(outer: Fields) -> str | None:
+    """Return the KV cache dtype that the checkpoint's quantisation asks for; None for none.
+
+    vLLM 0.33 (measured): modelopt and compressed-tensors with a scheme of 8 bits and type float
+    resolve `auto` to fp8; a null scheme, weights-only quantisation and a free-form text do not.
+    """
+    section = outer.section("quantization_config", "compression_config")
+    if section is None:
+        return None
+    method = section.get("quant_method")
+    scheme = section.get("kv_cache_scheme")
+    if not isinstance(scheme, dict) or method not in ("modelopt", "compressed-tensors"):
+        return None
+    if scheme.get("num_bits") == 8 and scheme.get("type") == "float":  # noqa: PLR2004 - bits of fp8
+        outer.notes.append("the checkpoint asks for an fp8 KV cache, which auto follows")
+        return "fp8_e4m3"
+    outer.notes.append(f"the checkpoint's KV cache scheme is not known and not followed: {scheme}")
+    return None
