@@ -19,6 +19,7 @@ COMMANDS = {
     "per-token": "kvcalc.cli.per_token",
     "compare": "kvcalc.cli.compare",
     "frag": "kvcalc.cli.frag",
+    "layers": "kvcalc.cli.layers",
     "presets": "kvcalc.cli.presets",
     "gpus": "kvcalc.cli.gpus",
     "schema": "kvcalc.cli.schema",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import typer
 
+from kvcalc import __version__
 from kvcalc.cli.inputs import echo, preset_folders
-from kvcalc.cli.options import OUTPUT, Group, Option, Values, register
-from kvcalc.cli.output import emit
+from kvcalc.cli.options import OUTPUT, Group, Option, Values, register, text
+from kvcalc.cli.output import emit, write_out
 from kvcalc.core.per_token import layer_groups
 from kvcalc.core.results import FileFault, PresetDetail, PresetSummary
+from kvcalc.models import load_model
+from kvcalc.models.preset_writer import preset_name, preset_text
 from kvcalc.models.presets import (
     ModelPreset,
     all_models,
@@ -18,6 +21,16 @@ from kvcalc.models.presets import (
 )
 
 _FAULTY = 2
+_SOURCE = (
+    Option(
+        "source",
+        str,
+        typer.Argument(help="Where the model is.", metavar="SOURCE", show_default=False),
+        default=...,
+    ),
+    text("name", "--name", help="The preset's name; the model's own by default.", panel="Model",
+         metavar="NAME", env=False),
+)  # fmt: skip
 
 
 def _names(name: str, metavar: str, help_: str) -> tuple[Option]:
@@ -55,6 +68,15 @@ def add(app: typer.Typer) -> None:
         help="Check preset files; every fault with its line. Exit code 2 when there is one.",
         epilog="Example: kvcalc presets validate my-model.yaml",
     )
+    register(
+        group,
+        "add",
+        add_preset,
+        _SOURCE,
+        help="Print a preset file of a model (config.json, a folder, GGUF, hf:ORG/NAME), to be"
+        " kept as NAME.yaml.",
+        epilog="Example: kvcalc presets add ./config.json --name my-model > my-model.yaml",
+    )
 
 
 def show_list(values: Values) -> None:
@@ -85,6 +107,25 @@ def validate(values: Values) -> None:
     emit("presets-validate", values, echo(values), results, [])
     if any(r.message is not None for r in results):
         raise typer.Exit(_FAULTY)
+
+
+def add_preset(values: Values) -> None:
+    """Print the preset file of a model."""
+    spec = load_model(values["source"], folders=preset_folders())
+    name = values["name"] or preset_name(spec.name)
+    dtype = spec.resolve("auto").name
+    grown = spec.bytes_per_token(dtype)
+    write_out(
+        preset_text(
+            spec,
+            name=name,
+            title=spec.name,
+            source={"repository": spec.name, "file": values["source"].rsplit("/", 1)[-1]},
+            bytes_per_token={dtype: grown} if grown is not None else {},
+            state_bytes=spec.state_bytes(),
+            confirmed_by=[f"kvcalc {__version__}, when it was added; not yet by an engine"],
+        )
+    )
 
 
 def _summary(preset: ModelPreset) -> PresetSummary:

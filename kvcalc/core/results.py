@@ -16,7 +16,11 @@ __all__ = [
     "FileFault",
     "Fragmentation",
     "Growth",
+    "LayerDiff",
+    "LayerDifference",
     "LayerGroup",
+    "LayerMap",
+    "LayerSpan",
     "PagedRequest",
     "PerToken",
     "PresetDetail",
@@ -176,6 +180,63 @@ class Concurrency(Value, frozen=True, kw_only=True):
     paged: int
     paged_mean: float
     gain: float | None
+
+
+class LayerSpan(Value, frozen=True, kw_only=True):
+    """Layers first to last (counted from 0, both included), each of which keeps the same.
+
+    `bytes_per_token` (None where no whole number) and `state_bytes` are those of one layer.
+    """
+
+    first: int
+    last: int
+    letter: str
+    kind: str
+    shape: str
+    keeps: str
+    bytes_per_token: int | None
+    state_bytes: int
+    note: str = ""
+
+
+class LayerMap(Value, frozen=True, kw_only=True):
+    """Which layer of a model keeps what.
+
+    Attributes:
+        strip: one letter a layer, in order; the spans say what a letter stands for.
+        draft_spans: multi-token-prediction layers, kept apart and counted from 0.
+    """
+
+    model: str
+    architecture: str | None
+    num_hidden_layers: int
+    kv_cache_dtype: str
+    bytes_per_token: int | None
+    state_bytes: int
+    strip: str
+    spans: tuple[LayerSpan, ...]
+    draft_spans: tuple[LayerSpan, ...]
+    notes: tuple[str, ...]
+
+
+class LayerDifference(Value, frozen=True, kw_only=True):
+    """Layers first to last where two models keep different things ("" past a model's end)."""
+
+    first: int
+    last: int
+    left: str
+    right: str
+
+
+class LayerDiff(Value, frozen=True, kw_only=True):
+    """Two models layer by layer."""
+
+    left: str
+    right: str
+    equal_layers: int
+    differences: tuple[LayerDifference, ...]
+    bytes_per_token: tuple[int | None, int | None]
+    state_bytes: tuple[int, int]
 
 
 class PresetSummary(Value, frozen=True, kw_only=True):

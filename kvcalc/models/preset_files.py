@@ -106,6 +106,7 @@ class ModelFile(Value, frozen=True, kw_only=True):
     aliases: tuple[_Text, ...] = ()
     architecture: _Text
     dtype: str
+    kv_cache_dtype: str | None = None
     num_hidden_layers: Positive
     max_position_embeddings: Positive | None = None
     layers: Annotated[tuple[object, ...], msgspec.Meta(min_length=1)]
@@ -152,6 +153,7 @@ def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
         dtype=read.dtype,
         layers=layers,
         max_position_embeddings=read.max_position_embeddings,
+        kv_cache_dtype=read.kv_cache_dtype,
         draft_layers=draft_layers,
         architecture=read.architecture,
         notes=read.notes,

@@ -9,6 +9,9 @@ from kvcalc.core.results import (
     Comparison,
     FileFault,
     Fragmentation,
+    LayerDiff,
+    LayerMap,
+    LayerSpan,
     PerToken,
     PresetDetail,
     PresetSummary,
@@ -41,6 +44,10 @@ def view(results: Sequence[object], units: UnitSystem) -> list[Block]:
         return _comparisons([r for r in results if isinstance(r, Comparison)], size)
     if isinstance(first, Fragmentation):
         return [b for r in results if isinstance(r, Fragmentation) for b in _fragmentation(r, size)]
+    if isinstance(first, LayerMap):
+        return [b for r in results if isinstance(r, LayerMap) for b in _layer_map(r)]
+    if isinstance(first, LayerDiff):
+        return [b for r in results if isinstance(r, LayerDiff) for b in _layer_diff(r)]
     if isinstance(first, GpuSpec):
         return _gpus([r for r in results if isinstance(r, GpuSpec)], size)
     if isinstance(first, PresetSummary):
@@ -278,6 +285,88 @@ def _fragmentation(result: Fragmentation, size: _Size) -> list[Block]:
         Grid(("", ""), tuple(rows)),
         Text((f"assumed: {result.assumes}", *result.explain)),
     ]
+
+
+# --------------------------------------------------------------------- layers
+
+_STRIP_ROW = 60  # letters in one line of a strip
+
+
+def _layer_map(result: LayerMap) -> list[Block]:
+    strip = result.strip
+    rows = [f"{i:>5}  {strip[i : i + _STRIP_ROW]}" for i in range(0, len(strip), _STRIP_ROW)]
+    seen: dict[tuple[str, str], list[LayerSpan]] = {}
+    for where, spans in (("", result.spans), ("draft ", result.draft_spans)):
+        for span in spans:
+            seen.setdefault((where, span.letter), []).append(span)
+    grid = tuple(
+        (
+            letter,
+            where + _places(spans),
+            spans[0].kind,
+            spans[0].shape,
+            spans[0].keeps,
+            _maybe(spans[0].bytes_per_token or None),
+            _maybe(spans[0].state_bytes or None),
+        )
+        for (where, letter), spans in seen.items()
+    )
+    heading = f"{result.model}: {result.num_hidden_layers} layers"
+    if result.architecture:
+        heading += f", {result.architecture}"
+    total = _maybe(result.bytes_per_token)
+    columns = ("", "layers", "kind", "shape of each", "keeps", "B a token", "B of state")
+    return [
+        Heading(heading),
+        Text(tuple(rows)),
+        Grid(columns, grid, text_columns=frozenset({1, 2, 3, 4})),
+        Text(
+            (
+                f"all layers, {result.kv_cache_dtype}: {total} B a token"
+                + (
+                    f", {format_count(result.state_bytes)} B of state" if result.state_bytes else ""
+                ),
+            )
+        ),
+    ]
+
+
+_PLACES_SHOWN = 4
+
+
+def _places(spans: Sequence[LayerSpan]) -> str:
+    """Write layer numbers, the first few spans of them: `0-4, 6-10, ... (52)`."""
+    texts = [
+        f"{span.first}" if span.first == span.last else f"{span.first}-{span.last}"
+        for span in spans
+    ]
+    if len(texts) <= _PLACES_SHOWN:
+        return ", ".join(texts)
+    count = sum(span.last - span.first + 1 for span in spans)
+    return f"{', '.join(texts[:_PLACES_SHOWN])}, ... ({count})"
+
+
+def _layer_diff(result: LayerDiff) -> list[Block]:
+    rows = tuple(
+        (
+            f"{d.first}" if d.first == d.last else f"{d.first}-{d.last}",
+            d.left or "(no such layer)",
+            d.right or "(no such layer)",
+        )
+        for d in result.differences
+    )
+    left, right = result.left, result.right
+    blocks: list[Block] = [
+        Heading(f"{left} against {right}: {result.equal_layers} layers keep the same")
+    ]
+    if rows:
+        blocks.append(Grid(("layers", left, right), rows, text_columns=frozenset({1, 2})))
+    a, b = (_maybe(value) for value in result.bytes_per_token)
+    lines = [f"bytes a token: {a} against {b}"]
+    if any(result.state_bytes):
+        c, d = (format_count(value) for value in result.state_bytes)
+        lines.append(f"state a sequence: {c} B against {d} B")
+    return [*blocks, Text(tuple(lines))]
 
 
 # --------------------------------------------------------------------- lists

@@ -1,0 +1,47 @@
+"""kvcalc layers: which layer keeps what, and where two models differ."""
+
+from __future__ import annotations
+
+import typer
+
+from kvcalc.cli import inputs
+from kvcalc.cli.options import MODEL, OUTPUT, Values, register, text
+from kvcalc.cli.output import emit
+from kvcalc.core.layer_map import layer_diff, layer_map
+
+_DTYPE = (
+    text(
+        "kv_cache_dtype",
+        "--kv-cache-dtype",
+        help="auto (the model's own), bf16, fp8, ...; or K:V.",
+        panel="Deployment",
+        metavar="DTYPE",
+    ),
+)
+_TWO = 2
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    register(
+        app,
+        "layers",
+        run,
+        MODEL,
+        _DTYPE,
+        OUTPUT,
+        help="Which layer keeps what; of two models also where they differ.",
+        epilog="Example: kvcalc layers gemma-3-27b",
+    )
+
+
+def run(values: Values) -> None:
+    """Show every model's layers, and the differences of two."""
+    notes: list[str] = []
+    models = inputs.models(values, notes)
+    dtype = values["kv_cache_dtype"] or "auto"
+    maps = [layer_map(model, dtype) for model in models]
+    if len(models) == _TWO:
+        emit("layers-diff", values, inputs.echo(values), [layer_diff(*models)], notes)
+    else:
+        emit("layers", values, inputs.echo(values), maps, notes)
