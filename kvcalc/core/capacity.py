@@ -130,7 +130,12 @@ def _longest(plan: CachePlan, budget: int | None, high: int) -> int:
     """Return the longest length up to `high` of which one sequence fits; need rises with it."""
 
     def fits(n: int) -> bool:
-        return all(_whole_sequences(plan, rank, budget, n) >= 1 for rank in plan.ranks)
+        # A pipeline stage may keep nothing at all (layers that borrow another's cache).
+        return all(
+            _whole_sequences(plan, rank, budget, n) >= 1
+            for rank in plan.ranks
+            if rank.bytes_needed(n)
+        )
 
     low = 0
     while low < high:

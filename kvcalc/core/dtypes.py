@@ -77,8 +77,8 @@ class CacheDtype(Value, frozen=True, kw_only=True):
         >>> cache_dtype("q8_0").row_bytes(Row(role="k", width=128))
         136
         """
-        if row.dtype is not None and row.dtype != self.name:
-            return cache_dtype(row.dtype).row_bytes(row)
+        if row.dtype is not None and (own := cache_dtype(row.dtype)) != self:
+            return own.row_bytes(row)
         packing = self.by_role.get(row.role, self.packing)
         if packing is None:
             raise UnsupportedError(
@@ -186,7 +186,7 @@ def cache_dtype(name: str) -> CacheDtype:
         return found
     if match := _GROUPED_INT.fullmatch(name):
         bits, group = int(match[1]), int(match[2])
-        if group % 8 == 0:
+        if group and group % 8 == 0:
             return _grouped(
                 name, group, group * bits // 8 + 4, "transformers 5.24 QuantoQuantizedLayer, HQQ"
             )

@@ -17,6 +17,9 @@ __all__ = [
 ]
 
 
+_MOST_LISTED = 40  # names in one hint; of more, only the nearest are told
+
+
 class KvcalcError(Exception):
     """Base of every error that kvcalc raises on purpose.
 
@@ -57,9 +60,10 @@ class UnknownNameError(KvcalcError):
         candidates = sorted(known)
         close = nearest(name, candidates)
         if not hint:
-            # Near names say enough; all names are listed where none is near.
-            hint = f"did you mean {' or '.join(close)}?" if close else ""
-            hint = hint or f"known: {', '.join(candidates)}"
+            parts = [f"did you mean {' or '.join(close)}?"] if close else []
+            if len(candidates) <= _MOST_LISTED:
+                parts.append(f"known: {', '.join(candidates)}")
+            hint = " ".join(parts) or f"{len(candidates)} are known, none like it"
         super().__init__(f"unknown {what} {name!r}", hint=hint.strip(), where=where)
         self.name = name
         self.suggestions = close

@@ -16,6 +16,7 @@ from kvcalc.core.kind import All, Chunks, EveryNth, Once, Span, StateTensor, Win
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec, row_bytes
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.rules import Compressed, Grow
 from kvcalc.core.states import VLLM_STATES
 from kvcalc.core.units import format_count
 
@@ -113,18 +114,23 @@ def explain_plan(plan: CachePlan, tokens: Sequence[int]) -> tuple[str, ...]:
     if share is not None:
         lines = explain_model(share, kv_dtype(plan.kv_cache_dtype, share.dtype))
     grown, period = plan.growth()
+    factor = plan.rank.token_factor
     lines.append(
         f"sum: {format_count(grown)} B"
         + (" a token" if period == 1 else f" for every {period} tokens")
+        + (f", as each rank keeps one token in {factor}" if factor > 1 else "")
         + (", on the fullest rank" if plan.num_gpus > 1 else "")
     )
     pool = plan.growing_pool
     if pool is not None and plan.block_size:
-        slot = sum(group.slot_bytes for group in pool.groups)
-        slots = pool.groups[0].rule.slots_per_unit
-        lines.append(
-            f"block: {slots} slots x {format_count(slot)} B = {format_count(slots * slot)} B"
-        )
+        # Of groups that share blocks, the one that grows with the tokens tells what a block is.
+        growing = (g for g in pool.groups if isinstance(g.rule, (Grow, Compressed)))
+        group = next(growing, pool.groups[0])
+        slots, slot = group.rule.slots_per_unit, group.slot_bytes
+        product = ""
+        if slots * slot == pool.unit_bytes:
+            product = f"{slots} slots x {format_count(slot)} B = "
+        lines.append(f"block: {product}{format_count(pool.unit_bytes)} B")
     lines.extend(
         f"sequence of {format_count(n)} tokens: {_terms(plan, n)}"
         f" = {format_count(plan.bytes_used(n))} B"

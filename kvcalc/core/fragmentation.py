@@ -205,6 +205,7 @@ def other_reading(result: Fragmentation, other: Fragmentation) -> list[str]:
         f"GB and GiB differ here: read the other way, the request holds {that.in_request} sequences"
         f" and the free memory {that.in_free}"
     )
-    if fits[0] != fits[1]:
-        line += f", and it {'fits' if other.fits_contiguous else 'does not fit'} in one piece"
+    for before, after, how in zip(*fits, ("in one piece", "in blocks"), strict=True):
+        if before != after:
+            line += f", and it {'fits' if after else 'does not fit'} {how}"
     return [line]

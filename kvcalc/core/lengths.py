@@ -63,6 +63,10 @@ class Lengths:
     def __hash__(self) -> int:
         return hash(self.pairs)
 
+    def __reduce__(self) -> tuple[type[Lengths], tuple[dict[int, int]]]:
+        # Copies and pickles are made anew, as fields cannot be set.
+        return Lengths, (dict(self.pairs),)
+
     def __repr__(self) -> str:
         return f"Lengths({self.requests} requests, {self.tokens} tokens)"
 

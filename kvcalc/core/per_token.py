@@ -11,6 +11,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import Growth, LayerGroup, PerToken, SequenceSize
 from kvcalc.core.rules import Fixed, Slots
+from kvcalc.core.units import add_rates
 
 __all__ = ["DEFAULT_TOKENS", "layer_groups", "per_token"]
 
@@ -49,14 +50,26 @@ def per_token(
         state_bytes=plan.fixed_bytes(Slots),
         encoder_bytes=plan.fixed_bytes(Fixed),
         block_bytes=plan.block_bytes,
-        layers=layer_groups(share, plan.kv_cache_dtype) if share else (),
+        layers=(
+            layer_groups(share, plan.kv_cache_dtype, token_factor=plan.rank.token_factor)
+            if share
+            else ()
+        ),
         sequences=sequences,
         explain=explain_plan(plan, tokens) if explain else (),
     )
 
 
-def layer_groups(model: ModelSpec, kv_cache_dtype: str = "auto") -> tuple[LayerGroup, ...]:
-    """Add up layers that keep equal caches, in the order in which they first appear."""
+def layer_groups(
+    model: ModelSpec, kv_cache_dtype: str = "auto", *, token_factor: int = 1
+) -> tuple[LayerGroup, ...]:
+    """Add up layers that keep equal caches, in the order in which they first appear.
+
+    Args:
+        model: the layers.
+        kv_cache_dtype: what their rows are kept in.
+        token_factor: GPUs that share the tokens of a sequence (context parallelism).
+    """
     counts: dict[tuple[str, tuple[Cache, ...], str], int] = {}
     for run in model.layers:
         key = (run.label, run.caches, run.note)
@@ -65,6 +78,8 @@ def layer_groups(model: ModelSpec, kv_cache_dtype: str = "auto") -> tuple[LayerG
     groups = []
     for (label, caches, note), count in counts.items():
         alone = model.with_layers(count, caches)
+        size, tokens = alone.growth(dtype)
+        grown, period = add_rates([(size, tokens * token_factor)])
         spans = list(dict.fromkeys(keeps(c.span) for c in caches if c.rows()))
         if any(c.states() for c in caches):
             spans.append("one state")
@@ -74,7 +89,7 @@ def layer_groups(model: ModelSpec, kv_cache_dtype: str = "auto") -> tuple[LayerG
                 count=count,
                 shape=" + ".join(c.describe() for c in caches) or note,
                 keeps=" + ".join(spans) or "nothing",
-                bytes_per_token=alone.bytes_per_token(dtype),
+                bytes_per_token=grown if period == 1 else None,
                 state_bytes=alone.state_bytes(),
             )
         )

@@ -323,12 +323,12 @@ class CachePlan(Value, frozen=True, kw_only=True):
     def tail_slots(self) -> int:
         """The most slots that the last block of a growing group can leave empty."""
         pool = self.growing_pool
-        return max((g.rule.slots_per_unit - 1 for g in pool.groups), default=0) if pool else 0
+        return max((g.rule.most_tail for g in pool.groups), default=0) if pool else 0
 
     def max_tail_bytes(self) -> int:
         """Bytes of the last blocks when one token has been written to each (binding rank)."""
         return sum(
-            (g.rule.slots_per_unit - 1) * g.slot_bytes
+            g.rule.most_tail * g.slot_bytes
             for g in self.rank.groups()
             if isinstance(g.rule, (Grow, Window, Chunk, Compressed))
         )

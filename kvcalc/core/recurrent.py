@@ -93,13 +93,14 @@ class Mamba2(_Recurrent, frozen=True, kw_only=True, tag="mamba2"):
         )
 
     def on_rank(self, tp: int, split: HeadSplit = split_heads) -> Self:
-        """Split heads and groups; groups that do not divide are replicated until they do.
+        """Split heads and groups; with more ranks than groups, groups are replicated.
 
         vLLM 0.33 model_executor/layers/mamba/mamba_utils.py, extra_groups_for_head_shards.
         """
-        groups = self.n_groups if self.n_groups % tp == 0 else tp
         return msgspec.structs.replace(
-            self, num_heads=divide(self.num_heads, tp, "state heads"), n_groups=groups // tp
+            self,
+            num_heads=divide(self.num_heads, tp, "state heads"),
+            n_groups=split_heads(self.n_groups, tp),
         )
 
     def describe(self) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.units import cdiv
 from kvcalc.core.values import NonNegative, Positive, Value, require_range
@@ -73,6 +74,11 @@ class RuleBase(Value, frozen=True, kw_only=True, tag_field="rule"):
         """Slots of the last unit that no token has reached yet."""
         return 0
 
+    @property
+    def most_tail(self) -> int:
+        """The most slots that a last unit can leave empty: all but the first."""
+        return self.slots_per_unit - 1
+
     def split(self, n: int) -> Tally:
         """Split what is held now."""
         return self._split(n, self.held(n))
@@ -103,7 +109,8 @@ class RuleBase(Value, frozen=True, kw_only=True, tag_field="rule"):
 class Grow(RuleBase, frozen=True, kw_only=True, tag="grow"):
     """Blocks handed out as the sequence grows; nothing is ever given back.
 
-    `lookahead` slots beyond the cached tokens are held for tokens being proposed (speculation).
+    `lookahead` slots beyond the cached tokens are held for tokens being proposed (speculation);
+    admission does not ask for them (vLLM 0.33 FullAttentionSpec.max_memory_usage_bytes).
     """
 
     block_tokens: Positive
@@ -256,6 +263,11 @@ class Compressed(RuleBase, frozen=True, kw_only=True, tag="compressed"):
     def tail(self, n: int) -> int:
         return self.held(n) * self.block_entries - self.used(n)
 
+    @property
+    def most_tail(self) -> int:
+        # The block comes with the first token, the first entry with the ratio-th.
+        return self.block_entries - (1 if self.ratio == 1 else 0)
+
     def contiguous(self, max_model_len: int) -> Rule:
         return Whole(slots=max_model_len // self.ratio, ratio=self.ratio)
 
@@ -328,6 +340,8 @@ class Whole(RuleBase, frozen=True, kw_only=True, tag="whole"):
         require_range(self, 0, "slots")
         require_range(self, 1, "ratio")
         require_range(self, 1, "limit", optional=True)
+        if self.limit is not None and self.ratio != 1:
+            raise InvalidValueError("a region has a limit in tokens or a ratio, not both")
 
     @property
     def slots_per_unit(self) -> int:

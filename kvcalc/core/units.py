@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
@@ -97,7 +96,7 @@ def parse_bytes(text: str, *, up: bool = False) -> int:
             hint="write bytes, or a number with a unit: 15GiB, 40GB",
         )
     unit = match["unit"] or "B"
-    number = Decimal(match["whole"].replace(",", "") + (match["fraction"] or ""))
+    number = Fraction(match["whole"].replace(",", "") + (match["fraction"] or ""))
     if unit not in _EXACT:
         raise _bad_unit(text, match["whole"] + (match["fraction"] or ""), unit)
     exact = number * _EXACT[unit]
@@ -106,20 +105,21 @@ def parse_bytes(text: str, *, up: bool = False) -> int:
 
 
 def _bad_unit(text: str, number: str, unit: str) -> InvalidValueError:
-    letter = unit[0].upper()
-    readings = (
-        f"{number}{letter}iB (2^{10 * ('KMGTP'.index(letter) + 1)})"
-        f" or {number}{'k' if letter == 'K' else letter}B (10^{3 * ('KMGTP'.index(letter) + 1)})"
-        if letter in "KMGTP" and unit.lower() in {letter.lower() + end for end in ("", "b", "ib")}
-        else ""
-    )
-    if readings:
+    letter, folded = unit[0].upper(), unit.lower()
+    if letter in "KMGTP" and folded in {letter.lower() + end for end in ("", "b", "ib")}:
+        power = "KMGTP".index(letter) + 1
+        binary = f"{number}{letter}iB (2^{10 * power})"
+        if folded.endswith("ib"):
+            return InvalidValueError(
+                f"{_shown(text)} has an unknown unit", hint=f"write {number}{letter}iB"
+            )
+        decimal = f"{number}{'k' if letter == 'K' else letter}B (10^{3 * power})"
         return InvalidValueError(
-            f"{_shown(text)} has more than one reading", hint=f"write {readings}"
+            f"{_shown(text)} has more than one reading", hint=f"write {binary} or {decimal}"
         )
     return InvalidValueError(
         f"{_shown(text)} has an unknown unit",
-        hint="units are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB",
+        hint=f"units are {', '.join(dict.fromkeys([*_BINARY, *_DECIMAL]))}",
     )
 
 
@@ -195,7 +195,12 @@ def format_bytes(value: int, *, units: UnitSystem = "binary", exact: bool = Fals
     for smaller, unit in sorted(table.items(), key=lambda t: -t[1]):
         if unit <= size and value % unit == 0 and value // unit < _WHOLE_LIMIT:
             return f"{value // unit:,} {smaller}"
-    return f"{_scaled(value, size, 1 if value >= 100 * size else 2)} {name}"
+    rounded = _scaled(value, size, 1 if value >= 100 * size else 2)
+    step = 1024 if units == "binary" else 1000
+    if rounded == f"{step:,}":  # rounded up into the next unit
+        name = next((n for n, s in table.items() if s == size * step), name)
+        rounded = "1"
+    return f"{rounded} {name}"
 
 
 def format_count(value: int) -> str:

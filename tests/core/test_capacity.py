@@ -1,0 +1,256 @@
+"""From bytes to units, tokens and concurrency: engines' own figures and the edges."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from kvcalc.core.attention import FullAttention, SharedKv
+from kvcalc.core.capacity import pool_units, requests_that_fit
+from kvcalc.core.errors import InvalidValueError, UsageError
+from kvcalc.core.lengths import Lengths
+from kvcalc.core.plan import CachePlan, Rank
+from kvcalc.core.rules import Grow, Slots, Window
+from tests.core import builders
+from tests.core.builders import GIB, model, plan_of
+from tests.core.test_plan import cache_plan, group, one_rank, pool
+
+
+def test_the_null_block() -> None:
+    """Llama-2-70B, tp 4: 131,072 tokens need the whole 10 GiB, and a block is never handed out."""
+    blocks = pool(group(Grow(block_tokens=16), 81_920), reserved_units=1)
+    found = one_rank(blocks, max_model_len=131_072).capacity(10 * GIB)
+
+    assert found.needed_bytes == 10 * GIB
+    assert not found.fits
+    assert found.max_model_len_that_fits == 131_056
+    assert found.max_sequences == 0
+    assert found.max_concurrency == 1.0
+    assert found.overhead_bytes == 16 * 81_920
+
+
+@pytest.mark.parametrize(
+    ("dcp", "needed", "tokens"), [(1, 8192, 152_784), (2, 4096, 305_568), (8, 1024, 1_222_272)]
+)
+def test_decode_context_parallel(dcp: int, needed: int, tokens: int) -> None:
+    """DeepSeek-V3 on eight ranks in 10 GiB each, as vLLM counts it."""
+    plan = plan_of(
+        builders.DEEPSEEK_V3,
+        tensor_parallel_size=8,
+        decode_context_parallel_size=dcp,
+        max_model_len=131_072,
+    )
+    found = plan.capacity(10 * GIB)
+
+    assert found.num_blocks == 9549
+    assert found.pools[0].needed_units == needed
+    assert found.kv_cache_tokens == tokens
+
+
+def test_llama_8b_in_vllms_words() -> None:
+    """81,920 tokens, 10.00x at 8,192."""
+    found = plan_of(builders.LLAMA_8B, max_model_len=8192).capacity(10 * GIB)
+
+    assert (found.num_blocks, found.block_size, found.block_bytes) == (5120, 16, 2 * 2**20)
+    assert (found.kv_cache_tokens, found.max_concurrency) == (81_920, 10.0)
+    assert (found.fits, found.max_sequences, found.max_model_len_that_fits) == (True, 10, 8192)
+    assert found.overhead_bytes == 0
+    assert found.kv_cache_bytes == 10 * GIB
+
+
+def test_a_remainder_is_overhead() -> None:
+    found = plan_of(builders.LLAMA_8B, max_model_len=16).capacity(3 * 2 * 2**20 + 5)
+
+    assert found.num_blocks == 3
+    assert found.overhead_bytes == 5
+
+
+def test_at_another_length() -> None:
+    plan = plan_of(builders.LLAMA_8B, max_model_len=8192)
+
+    assert plan.capacity(10 * GIB, at=4096).max_concurrency == 20.0
+    assert plan.capacity(10 * GIB, at=4096).max_model_len == 4096
+
+
+def test_what_does_not_fit_is_a_result() -> None:
+    found = plan_of(builders.LLAMA_8B, max_model_len=8192).capacity(GIB // 4)
+
+    assert not found.fits
+    assert found.max_model_len_that_fits == 2048
+    assert found.max_sequences == 0
+    assert found.max_concurrency == 0.25
+    nothing = plan_of(builders.LLAMA_8B, max_model_len=8192).capacity(1)
+    assert (nothing.num_blocks, nothing.max_model_len_that_fits) == (0, 0)
+
+
+def test_fungible_bytes() -> None:
+    """States and blocks share the bytes; there is no number of blocks to tell."""
+    plan = plan_of(builders.QWEN35_27B, max_model_len=8192)
+    found = plan.capacity(15 * GIB)
+
+    assert plan.split == "fungible"
+    assert found.num_blocks is None
+    assert found.needed_bytes == 690_814_976
+    assert found.max_sequences == 23
+    assert found.overhead_bytes == 0
+    assert [p.units for p in found.pools] == [0, 0]
+
+
+def _sglang(page: int, ratio: tuple[int, int]) -> CachePlan:
+    """16 full and 16 window layers of 1,024 B a token, as SGLang's own test has them."""
+    layer = 16 * 1024
+    full = group(Grow(block_tokens=1), layer)
+    window = group(Window(block_tokens=1, window=8, ring=True), layer)
+    extra = {"reserved_units": page, "reserved_is_extra": True, "rounding": page}
+    return one_rank(
+        pool(full, name="full", **extra),
+        pool(window, name="swa", share=ratio, **extra),
+        split="ratio",
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "tokens", "expected"),
+    [(1, 200, [200, 100]), (1, 201, [201, 100]), (128, 1000, [896, 384])],
+)
+def test_pools_in_a_ratio(page: int, tokens: int, expected: list[int]) -> None:
+    """The first pool rounds down to a page, the other to its share of that."""
+    plan = _sglang(page, (1, 2))
+    budget = tokens * 3 * 8 * 1024
+    found = plan.capacity(budget)
+
+    assert [p.units for p in found.pools] == expected
+    assert [p.total_bytes for p in found.pools] == [(n + page) * 16_384 for n in expected]
+    # Reserved pages come on top of the budget: sequences may have all that it pays for.
+    assert found.max_sequences == expected[0] // 100
+
+
+def test_a_share_of_what_was_rounded() -> None:
+    """The share is taken of the first pool's whole pages: 15/16 of 1,024, not of 1,100."""
+    found = _sglang(128, (15, 16)).capacity(1100 * (16_384 + 15 * 1024))
+
+    assert [p.units for p in found.pools] == [1024, 896]
+
+
+def test_a_ratio_of_nothing() -> None:
+    """A first pool that needs no share gets no units."""
+    plan = one_rank(pool(group(Slots()), share=(0, 1)), split="ratio")
+
+    assert pool_units(plan, plan.rank, 1000) == (0,)
+
+
+def test_fixed_units() -> None:
+    """The settings fix the units: no budget is asked for, and all sequences share them."""
+    plan = one_rank(
+        pool(group(Grow(block_tokens=1)), name="kv", units=250),
+        pool(group(Slots()), name="state", units=4),
+        split="fixed",
+        block_size=None,
+    )
+    found = plan.capacity()
+
+    assert found.kv_cache_bytes is None
+    assert found.num_blocks is None
+    assert found.max_concurrency == 2.5
+    assert found.max_sequences == 2
+    assert found.kv_cache_tokens == 250
+    assert found.overhead_bytes == 0
+    with pytest.raises(InvalidValueError, match="pool p has no fixed number"):
+        one_rank(pool(group(Slots())), split="fixed").capacity()
+
+
+def test_units_given_beside_a_budget() -> None:
+    """A pool may have its units already: a block count typed by the user."""
+    plan = one_rank(pool(group(Grow(block_tokens=16)), units=7))
+
+    assert plan.capacity(10**6).num_blocks == 7
+
+
+def test_tables_come_off_first() -> None:
+    blocks = pool(group(Grow(block_tokens=16)))
+    plan = cache_plan(Rank(name="r", pools=(blocks,), fixed_bytes=500))
+
+    assert plan.capacity(500 + 3 * 160).num_blocks == 3
+    assert plan.capacity(499).num_blocks == 0
+
+
+def test_a_budget_is_needed() -> None:
+    with pytest.raises(UsageError, match="size of a none cache depends on the memory") as caught:
+        plan_of(builders.LLAMA_8B).capacity()
+
+    assert "--kv-memory" in caught.value.hint
+
+
+@pytest.mark.parametrize("arguments", [{"at": 0}, {"at": -1}, {"kv_cache_bytes": 0}])
+def test_capacity_of_nothing(arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValueError, match="at least 1"):
+        plan_of(builders.LLAMA_8B).capacity(**{"kv_cache_bytes": GIB, **arguments})
+
+
+def test_the_stage_that_holds_the_least_decides() -> None:
+    """61 layers in two stages: the one of 31."""
+    plan = plan_of(builders.DEEPSEEK_V3, pipeline_parallel_size=2, max_model_len=8192)
+
+    assert plan.rank.name == "stage 0"
+    assert plan.capacity(GIB).num_blocks == GIB // (16 * 31 * 1152)
+
+
+def test_a_stage_that_keeps_nothing() -> None:
+    """A stage whose layers all borrow fits any sequence; the other stage decides."""
+    attention = FullAttention(num_kv_heads=1, head_dim=64)
+    spec = model((2, (attention,)), (2, (SharedKv(source_layer=1),)))
+    found = plan_of(spec, pipeline_parallel_size=2, max_model_len=100).capacity(GIB)
+
+    assert found.fits
+    assert found.max_sequences == GIB // (7 * 16 * 2 * 256)
+    assert found.max_model_len_that_fits == 100
+
+
+def test_a_model_that_keeps_nothing() -> None:
+    """What needs no byte has no number of sequences; asking breaks nothing."""
+    found = plan_of(model((2, ())), max_model_len=100).capacity(GIB)
+
+    assert found.needed_bytes == 0
+    assert found.pools == ()
+    assert found.num_blocks is None
+
+
+def test_requests_that_fit() -> None:
+    """Blocks over the blocks of the mean request."""
+    plan = plan_of(builders.LLAMA_8B, max_model_len=8192)
+    lengths = Lengths.of([200, 1200, 700, 2600])
+
+    assert requests_that_fit(plan, 15 * GIB, lengths) == Fraction(7680 * 4, 295)
+    assert requests_that_fit(plan.contiguous(), 15 * GIB, lengths) == 15
+
+
+def test_requests_that_fit_beside_a_null_block() -> None:
+    plan = one_rank(pool(group(Grow(block_tokens=16)), reserved_units=1))
+
+    assert requests_that_fit(plan, 11 * 160, Lengths({16: 3})) == 10
+    assert requests_that_fit(plan, 1, Lengths({16: 3})) == 0
+
+
+def test_requests_that_fit_on_shared_tokens() -> None:
+    """Eight ranks share the tokens: eight times as many requests."""
+    alone = plan_of(builders.DEEPSEEK_V3, tensor_parallel_size=8, max_model_len=8192)
+    shared = plan_of(
+        builders.DEEPSEEK_V3,
+        tensor_parallel_size=8,
+        decode_context_parallel_size=8,
+        max_model_len=8192,
+    )
+    lengths = Lengths({1024: 2})
+
+    assert requests_that_fit(shared, GIB, lengths) == 8 * requests_that_fit(alone, GIB, lengths)
+
+
+def test_requests_that_hold_nothing() -> None:
+    plan = plan_of(builders.LLAMA_8B)
+    for lengths in (Lengths({}), Lengths({0: 3})):
+        with pytest.raises(InvalidValueError, match="no request holds any cache"):
+            requests_that_fit(plan, GIB, lengths)
+        with pytest.raises(InvalidValueError, match="no request holds any cache"):
+            requests_that_fit(plan_of(builders.GEMMA_3_27B), GIB, lengths)

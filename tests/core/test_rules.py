@@ -1,0 +1,257 @@
+"""How a sequence's units split: examples worked out by hand, a rule at a time."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.lengths import Lengths
+from kvcalc.core.rules import (
+    Chunk,
+    Compressed,
+    Fixed,
+    Grow,
+    Rule,
+    RuleBase,
+    Slots,
+    Tally,
+    Whole,
+    Window,
+)
+
+
+def test_the_union_is_complete() -> None:
+    assert set(get_args(Rule)) == set(RuleBase.__subclasses__())
+
+
+GROW = Grow(block_tokens=16)
+AHEAD = Grow(block_tokens=16, lookahead=3)
+# Four-token blocks and a window of six, wherever it lies in the sequence and in a ring of its own.
+SLIDING = Window(block_tokens=4, window=6)
+VLLM = Window(block_tokens=4, window=6, in_flight=5, extra_blocks=1)
+RING = Window(block_tokens=4, window=6, ring=True)
+CHUNK = Chunk(block_tokens=4, chunk=6)
+CHUNK_RING = Chunk(block_tokens=4, chunk=6, ring=True)
+ENTRIES = Compressed(block_entries=4, ratio=3)
+
+
+@pytest.mark.parametrize(
+    ("rule", "n", "expected"),
+    [
+        (GROW, 0, (0, 0, 0, 0, 0)),
+        (GROW, 1, (1, 1, 0, 15, 0)),
+        (GROW, 16, (1, 16, 0, 0, 0)),
+        (GROW, 17, (2, 17, 0, 15, 0)),
+        (GROW, 200, (13, 200, 0, 8, 0)),
+        # 14 + 3 slots: a second block is held, all of it room for what is proposed.
+        (AHEAD, 0, (0, 0, 0, 0, 0)),
+        (AHEAD, 13, (1, 13, 0, 3, 0)),
+        (AHEAD, 14, (2, 14, 0, 2, 16)),
+        (AHEAD, 16, (2, 16, 0, 0, 16)),
+        (AHEAD, 17, (2, 17, 0, 15, 0)),
+        (SLIDING, 0, (0, 0, 0, 0, 0)),
+        (SLIDING, 6, (2, 6, 0, 2, 0)),
+        # Tokens 1 to 6 are read: block 0 still holds token 0, which is not.
+        (SLIDING, 7, (2, 6, 0, 1, 1)),
+        (SLIDING, 9, (3, 6, 0, 3, 3)),
+        (SLIDING, 10, (2, 6, 0, 2, 0)),
+        (SLIDING, 12, (2, 6, 0, 0, 2)),
+        (RING, 3, (1, 3, 0, 1, 0)),
+        (RING, 6, (2, 6, 0, 2, 0)),
+        (RING, 100, (2, 6, 0, 2, 0)),
+        (CHUNK, 0, (0, 0, 0, 0, 0)),
+        (CHUNK, 6, (2, 6, 0, 2, 0)),
+        # Token 6 starts a chunk in the middle of block 1.
+        (CHUNK, 7, (1, 1, 0, 1, 2)),
+        (CHUNK, 12, (2, 6, 0, 0, 2)),
+        (CHUNK, 13, (1, 1, 0, 3, 0)),
+        (CHUNK_RING, 6, (2, 6, 0, 2, 0)),
+        (CHUNK_RING, 7, (1, 1, 0, 3, 0)),
+        (ENTRIES, 0, (0, 0, 0, 0, 0)),
+        # A block of 12 tokens is handed out with the first, which fills no entry yet.
+        (ENTRIES, 1, (1, 0, 0, 4, 0)),
+        (ENTRIES, 3, (1, 1, 0, 3, 0)),
+        (ENTRIES, 12, (1, 4, 0, 0, 0)),
+        (ENTRIES, 13, (2, 4, 0, 4, 0)),
+        (Slots(), 0, (1, 1, 0, 0, 0)),
+        (Slots(), 10**6, (1, 1, 0, 0, 0)),
+        (Slots(count=3), 5, (3, 1, 0, 0, 2)),
+        (Fixed(block_tokens=1500, tokens=1500), 0, (1, 1500, 0, 0, 0)),
+        (Fixed(block_tokens=16, tokens=1500), 7, (94, 1500, 0, 4, 0)),
+        (Whole(slots=8192), 0, (8192, 0, 8192, 0, 0)),
+        (Whole(slots=8192), 200, (8192, 200, 7992, 0, 0)),
+        (Whole(slots=8192), 8192, (8192, 8192, 0, 0, 0)),
+        (Whole(slots=8192), 9000, (9000, 9000, 0, 0, 0)),
+        # Ten slots for a window of six: four are room for tokens in flight.
+        (Whole(slots=10, limit=6), 4, (10, 4, 2, 0, 4)),
+        (Whole(slots=10, limit=6), 60, (10, 6, 0, 0, 4)),
+        (Whole(slots=4, limit=6), 5, (5, 5, 0, 0, 0)),
+        # A chunk of six started anew: five slots hold what no token reads.
+        (Whole(slots=6, limit=6, restarts=True), 6, (6, 6, 0, 0, 0)),
+        (Whole(slots=6, limit=6, restarts=True), 7, (6, 1, 0, 0, 5)),
+        (Whole(slots=6, limit=6, restarts=True), 0, (6, 0, 6, 0, 0)),
+        (Whole(slots=8, ratio=3), 13, (8, 4, 4, 0, 0)),
+    ],
+)
+def test_split(rule: Rule, n: int, expected: tuple[int, ...]) -> None:
+    """Units; slots in use, reserved for nothing, at a last block's end, of no use any more."""
+    assert rule.split(n) == Tally(*expected)
+    units, *slots = expected
+    assert units * rule.slots_per_unit == sum(slots)
+    assert rule.held(n) == units
+
+
+@pytest.mark.parametrize(
+    ("rule", "n", "expected"),
+    [
+        (GROW, 17, (2, 17, 0, 15, 0)),
+        (VLLM, 0, (0, 0, 0, 0, 0)),
+        (VLLM, 1, (2, 1, 0, 3, 4)),
+        # min(5 + 5, n) tokens and a block more.
+        (VLLM, 9, (4, 6, 0, 3, 7)),
+        (VLLM, 100, (4, 6, 0, 0, 10)),
+        (RING, 100, (2, 6, 0, 2, 0)),
+        (Chunk(block_tokens=4, chunk=6, in_flight=5), 7, (2, 1, 0, 1, 6)),
+        (Chunk(block_tokens=4, chunk=6, in_flight=5), 100, (3, 4, 0, 0, 8)),
+        (ENTRIES, 13, (2, 4, 0, 4, 0)),
+        (Slots(count=3), 0, (3, 1, 0, 0, 2)),
+    ],
+)
+def test_split_at_admission(rule: Rule, n: int, expected: tuple[int, ...]) -> None:
+    assert rule.split_peak(n) == Tally(*expected)
+    assert rule.peak(n) == expected[0]
+
+
+def test_vllms_window_of_gemma() -> None:
+    """Gemma-3 at 32,768 tokens and gpt-oss at 131,072, 16,384 of them in flight."""
+    gemma = Window(block_tokens=16, window=1024, in_flight=16_384, extra_blocks=1)
+    gpt_oss = Window(block_tokens=16, window=128, in_flight=16_384, extra_blocks=1)
+
+    assert gemma.peak(32_768) == 1089
+    assert gpt_oss.peak(131_072) == 1033
+    assert gemma.peak(8192) == 513
+    assert Window(block_tokens=1, window=6, in_flight=5).peak(100) == 10
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        # n: 0, 1, 5, 6, 7, 11, 12, 13
+        (GROW, [0, 1, 5, 6, 7, 11, 12, 13]),
+        (SLIDING, [0, 1, 5, 5, 5, 5, 5, 5]),
+        (CHUNK, [0, 1, 5, 0, 1, 5, 0, 1]),
+        (ENTRIES, [0, 0, 1, 2, 2, 3, 4, 4]),
+        (Slots(), [1] * 8),
+        (Fixed(block_tokens=2, tokens=5), [5] * 8),
+        (Whole(slots=20), [0, 1, 5, 6, 7, 11, 12, 13]),
+        (Whole(slots=20, limit=6), [0, 1, 5, 5, 5, 5, 5, 5]),
+        (Whole(slots=20, limit=6, restarts=True), [0, 1, 5, 0, 1, 5, 0, 1]),
+        (Whole(slots=20, ratio=3), [0, 0, 1, 2, 2, 3, 4, 4]),
+    ],
+)
+def test_readable(rule: Rule, expected: list[int]) -> None:
+    """The next token reads all, the last window - 1, or those of its own chunk."""
+    assert [rule.readable(n) for n in (0, 1, 5, 6, 7, 11, 12, 13)] == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (GROW, [0, 6, 7, 12, 13]),
+        (SLIDING, [0, 6, 6, 6, 6]),
+        (CHUNK, [0, 6, 6, 6, 6]),
+        (ENTRIES, [0, 2, 2, 4, 4]),
+        (Slots(count=2), [1] * 5),
+        (Whole(slots=20, limit=6, restarts=True), [0, 6, 6, 6, 6]),
+        (Whole(slots=2, ratio=3), [0, 2, 2, 4, 4]),
+    ],
+)
+def test_most_used(rule: Rule, expected: list[int]) -> None:
+    """The most on the way there; it never falls."""
+    assert [rule.most_used(n) for n in (0, 6, 7, 12, 13)] == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (GROW, Whole(slots=100)),
+        (AHEAD, Whole(slots=100)),
+        (VLLM, Whole(slots=6, limit=6)),
+        (Window(block_tokens=4, window=500), Whole(slots=100, limit=500)),
+        (CHUNK, Whole(slots=6, limit=6, restarts=True)),
+        (Chunk(block_tokens=4, chunk=500), Whole(slots=100, limit=500, restarts=True)),
+        (ENTRIES, Whole(slots=33, ratio=3)),
+        (Slots(count=3), Slots()),
+        (Fixed(block_tokens=16, tokens=1500), Fixed(block_tokens=1500, tokens=1500)),
+        (Whole(slots=10), Whole(slots=100)),
+        (Whole(slots=10, limit=6), Whole(slots=6, limit=6)),
+        (Whole(slots=10, ratio=3), Whole(slots=33, ratio=3)),
+    ],
+)
+def test_contiguous(rule: Rule, expected: Rule) -> None:
+    """In one piece a cache has room for 100 tokens, or for what it can ever keep."""
+    assert rule.contiguous(100) == expected
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        GROW,
+        AHEAD,
+        SLIDING,
+        RING,
+        CHUNK,
+        ENTRIES,
+        Slots(count=2),
+        Whole(slots=9),
+        Whole(slots=9, limit=6),
+    ],
+)
+def test_tally(rule: Rule) -> None:
+    """Many requests are the sum of each."""
+    lengths = [0, 1, 6, 6, 7, 13, 13, 13, 100]
+    sums = [sum(parts) for parts in zip(*(rule.split(n) for n in lengths), strict=True)]
+
+    assert rule.tally(Lengths.of(lengths)) == Tally(*sums)
+    assert rule.tally(Lengths({})) == Tally(0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good"),
+    [
+        (Grow, {"block_tokens": 16}),
+        (Window, {"block_tokens": 16, "window": 4, "in_flight": 1}),
+        (Chunk, {"block_tokens": 16, "chunk": 4}),
+        (Compressed, {"block_entries": 16, "ratio": 4}),
+        (Slots, {"count": 1}),
+        (Fixed, {"block_tokens": 16, "tokens": 4}),
+        (Whole, {"limit": 4, "ratio": 1}),
+    ],
+)
+def test_refusals(kind: Any, good: dict[str, int]) -> None:
+    """Blocks, windows and ratios are at least one."""
+    rest = {"slots": 0} if kind is Whole else {}
+    kind(**good, **rest)
+    for name in good:
+        for bad in (0, -1, 1.5, True):
+            with pytest.raises(InvalidValueError, match=name):
+                kind(**{**good, **rest, name: bad})
+
+
+def test_refusals_of_what_may_be_nothing() -> None:
+    for make in (
+        lambda: Grow(block_tokens=1, lookahead=-1),
+        lambda: Window(block_tokens=1, window=1, extra_blocks=-1),
+        lambda: Chunk(block_tokens=1, chunk=1, in_flight=-1),
+        lambda: Whole(slots=-1),
+    ):
+        with pytest.raises(InvalidValueError, match="is -1"):
+            make()
+
+
+def test_a_region_of_entries_with_a_limit() -> None:
+    """A window of compressed entries is refused: no engine keeps one."""
+    with pytest.raises(InvalidValueError, match="not both"):
+        Whole(slots=0, limit=2, ratio=4)
