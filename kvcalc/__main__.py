@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 
+_INTERRUPTED = 130
+
 
 def run() -> None:
     """Run the command line and leave with its exit code."""
-    from kvcalc.cli.app import main  # interrupting a slow import is a plain exit too
+    try:
+        from kvcalc.cli.app import main  # the slow part of a start, which may be interrupted
 
-    sys.exit(main())
+        code = main()
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -9,22 +9,12 @@ from importlib import import_module
 import typer
 from typer.exceptions import TyperException
 
+from kvcalc.cli.commands import COMMANDS
 from kvcalc.cli.options import Group
-from kvcalc.cli.output import say, write_out
+from kvcalc.cli.output import say, unwritable, write_out
 from kvcalc.core.errors import KvcalcError, UnavailableError
 
 __all__ = ["COMMANDS", "build", "main"]
-
-COMMANDS = {
-    "per-token": "kvcalc.cli.per_token",
-    "compare": "kvcalc.cli.compare",
-    "frag": "kvcalc.cli.frag",
-    "layers": "kvcalc.cli.layers",
-    "presets": "kvcalc.cli.presets",
-    "gpus": "kvcalc.cli.gpus",
-    "schema": "kvcalc.cli.schema",
-}
-"""Command -> the module that adds it, in the order that help shows."""
 
 _HELP = "What a model's KV cache costs and wastes, to the byte."
 _BUG = 70
@@ -39,7 +29,7 @@ def build(only: str | None = None) -> typer.Typer:
     app = typer.Typer(
         cls=Group,
         help=_HELP,
-        no_args_is_help=True,
+        invoke_without_command=True,
         add_completion=only is None,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -55,11 +45,14 @@ def build(only: str | None = None) -> typer.Typer:
 
     @app.callback()
     def options(
+        ctx: typer.Context,
         version: bool = typer.Option(
             False, "--version", help="Show the version.", is_eager=True, callback=show_version
         ),
     ) -> None:
-        pass
+        del version  # shown by its callback
+        if ctx.invoked_subcommand is None:
+            write_out(ctx.get_help() + "\n")
 
     for name, module in COMMANDS.items():
         if only in (None, name):
@@ -78,12 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TyperException as error:
         return _usage(error, only)
     except KvcalcError as error:
-        say("error", str(error))
-        if error.hint:
-            say("hint", error.hint)
-        return 3 if isinstance(error, UnavailableError) else 2
+        return _told(error)
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
+    except OSError as error:  # typer writes help by itself
+        return _told(unwritable(error))
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 1
     except Exception as error:  # a traceback must not reach a user
@@ -92,11 +84,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _BUG
 
 
+def _told(error: KvcalcError) -> int:
+    """Tell an error and return its exit code."""
+    say("error", str(error))
+    if error.hint:
+        say("hint", error.hint)
+    return 3 if isinstance(error, UnavailableError) else 2
+
+
 def _usage(error: TyperException, command: str | None) -> int:
     """Tell a fault that the parser found."""
     message = getattr(error, "format_message", lambda: str(error))()
-    if not message.strip():  # no arguments: the help has been printed
-        return 0
     say("error", message[0].lower() + message[1:].rstrip("."))
     say("hint", f"see kvcalc {command + ' ' if command else ''}--help")
     return 2

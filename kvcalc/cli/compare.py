@@ -10,11 +10,11 @@ from kvcalc.cli.options import (
     EXPLAIN,
     MODEL,
     OUTPUT,
-    Values,
     register,
     text,
 )
 from kvcalc.cli.output import emit
+from kvcalc.cli.values import Values
 from kvcalc.core.compare import compare
 from kvcalc.engines import plan
 
@@ -59,20 +59,20 @@ def run(values: Values) -> None:
     notes: list[str] = []
     models = inputs.models(values, notes)
     load = inputs.workload(values, notes)
-    memory = inputs.size("--kv-memory", values["kv_memory"])
+    memory = inputs.size(values, "kv_memory")
+    over = inputs.over_policy(values)
     deployed = inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS)
-    results = []
-    for model in models:
-        for deployment in deployed:
-            cache = plan(model, deployment)
-            result = compare(
-                cache,
-                load.lengths,
-                workload=load.name,
-                over=inputs.over_policy(values),
-                kv_cache_bytes=memory,
-                explain=values["explain"],
-            )
-            results.append(result)
-            notes.extend(f"{model.name}: {note}" for note in cache.notes)
-    emit("compare", values, inputs.echo(values, models, deployed), results, notes)
+    plans = [plan(m, d) for m in models for d in deployed]
+    notes.extend(f"{p.model}: {note}" for p in plans for note in p.notes)
+    results = [
+        compare(
+            p,
+            load.lengths,
+            workload=load.name,
+            over=over,
+            kv_cache_bytes=memory,
+            explain=values["explain"],
+        )
+        for p in plans
+    ]
+    emit("compare", values, inputs.echo(values, plans), results, notes)

@@ -10,11 +10,11 @@ from kvcalc.cli.options import (
     EXPLAIN,
     MODEL,
     OUTPUT,
-    Values,
     register,
     text,
 )
 from kvcalc.cli.output import emit
+from kvcalc.cli.values import Values
 from kvcalc.core.fragmentation import fragmentation, other_reading
 from kvcalc.engines import plan
 
@@ -53,13 +53,12 @@ def run(values: Values) -> None:
     other = inputs.memory(values, swapped=True)
     models = inputs.models(values, notes)
     deployed = inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS)
+    plans = [plan(m, d) for m in models for d in deployed]
     results = []
-    for model in models:
-        for deployment in deployed:
-            cache = plan(model, deployment)
-            result = fragmentation(cache, memory, units=units, explain=values["explain"])
-            results.append(result)
-            notes.extend(f"{model.name}: {note}" for note in cache.notes)
-            if other != memory:
-                notes.extend(other_reading(result, fragmentation(cache, other)))
-    emit("frag", values, inputs.echo(values, models, deployed), results, notes)
+    for p in plans:
+        result = fragmentation(p, memory, units=units, explain=values["explain"])
+        results.append(result)
+        notes.extend(f"{p.model}: {note}" for note in p.notes)
+        if other != memory:
+            notes.extend(other_reading(result, fragmentation(p, other)))
+    emit("frag", values, inputs.echo(values, plans), results, notes)

@@ -7,34 +7,40 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kvcalc.cli.options import Values
+from kvcalc.cli.values import Values
 from kvcalc.core.deployment import Deployment
+from kvcalc.core.dtypes import element_bytes, kv_dtype
 from kvcalc.core.errors import (
     InvalidValueError,
     KvcalcError,
     UnknownNameError,
+    UnsupportedError,
     UsageError,
 )
 from kvcalc.core.fragmentation import Memory
 from kvcalc.core.lengths import EXAMPLE_LENGTHS, OVER_POLICIES, Lengths, Over
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import UNIT_SYSTEMS, UnitSystem, parse_bytes, parse_tokens
+from kvcalc.core.values import MAX_DIMENSION
+from kvcalc.engines import known as known_engine
 from kvcalc.models import load_model, shape_model
+from kvcalc.models.sources import SourceKind
+from kvcalc.models.text import printable
 
 __all__ = [
     "DEFAULT_MODEL",
     "DEFAULT_TOKENS",
     "Workload",
-    "at",
     "choice",
     "deployments",
     "echo",
     "memory",
     "models",
     "number",
+    "one_of",
     "over_policy",
     "preset_folders",
-    "size",
     "tokens",
     "unit_system",
     "workload",
@@ -49,59 +55,69 @@ _MAX_SHOWN = 40  # characters of a wrong value that a message repeats
 _T = TypeVar("_T")
 
 
-def at(option: str, read: Callable[[], _T]) -> _T:
-    """Return read(), putting the option's name before the error it may raise."""
-    try:
-        return read()
-    except KvcalcError as error:
-        if not error.where:
-            error.where = option
-        raise
-
-
-def number(option: str, text: str | None) -> int | None:
-    """Read a whole number of at least 1; None when it was not given."""
-    return None if text is None else at(option, lambda: _whole(text))
-
-
-def _whole(text: str) -> int:
+def _whole(text: str, high: int = MAX_DIMENSION) -> int:
     digits = text.strip()
-    if not digits.isascii() or not digits.isdigit() or len(digits) > _MAX_DIGITS or int(digits) < 1:
+    if (
+        not digits.isascii()
+        or not digits.isdigit()
+        or len(digits) > _MAX_DIGITS
+        or not 1 <= int(digits) <= high
+    ):
         shown = text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
         raise InvalidValueError(
-            f"{shown!r} is not a whole number of at least 1", hint="write a number such as 16"
+            f"{shown!r} is not a whole number from 1 to {high}", hint="write a number such as 16"
         )
     return int(digits)
 
 
-def tokens(option: str, text: str | None) -> int | None:
+def number(values: Values, name: str) -> int | None:
+    """Read a whole number of at least 1; None when it was not given."""
+    given = values[name]
+    return None if given is None else values.at(name, lambda: _whole(given))
+
+
+def tokens(values: Values, name: str) -> int | None:
     """Read a number of tokens; None when it was not given."""
-    return None if text is None else at(option, lambda: parse_tokens(text))
+    given = values[name]
+    return (
+        None
+        if given is None
+        else values.at(name, lambda: parse_tokens(given, maximum=MAX_DIMENSION))
+    )
 
 
-def size(option: str, text: str | None, *, up: bool = False) -> int | None:
+def size(values: Values, name: str, *, up: bool = False) -> int | None:
     """Read a size in bytes; None when it was not given."""
-    return None if text is None else at(option, lambda: parse_bytes(text, up=up))
+    given = values[name]
+    return None if given is None else values.at(name, lambda: parse_bytes(given, up=up))
 
 
-def choice(option: str, text: str | None, known: Sequence[_T]) -> _T:
+def choice(values: Values, name: str, known: Sequence[_T]) -> _T:
     """Return the known value of that spelling; the first when none was given."""
-    if text is None:
-        return known[0]
+    given = values[name]
+    return known[0] if given is None else one_of(given, known, values.places.get(name, name))
+
+
+def one_of(given: str, known: Sequence[_T], where: str) -> _T:
+    """Return the known value of that spelling.
+
+    Raises:
+        UnknownNameError: there is none; the known ones are listed.
+    """
     for value in known:
-        if value == text:
+        if value == given:
             return value
-    raise UnknownNameError("value", text, [str(k) for k in known], where=option)
+    raise UnknownNameError("value", given, [str(k) for k in known], where=where)
 
 
 def unit_system(values: Values) -> UnitSystem:
     """Read --units."""
-    return choice("--units", values["units"], UNIT_SYSTEMS)
+    return choice(values, "units", UNIT_SYSTEMS)
 
 
 def over_policy(values: Values) -> Over:
     """Read --over."""
-    return choice("--over", values["over"], OVER_POLICIES)
+    return choice(values, "over", OVER_POLICIES)
 
 
 def preset_folders() -> list[Path]:
@@ -115,46 +131,63 @@ def models(values: Values, notes: list[str]) -> list[ModelSpec]:
     Raises:
         UsageError: a shape together with a named model, or half a shape.
     """
-    named = [*(values["models"] or ()), *(values["preset"] or ())]
-    shape = {
-        "--layers": values["layers"],
-        "--kv-heads": values["kv_heads"],
-        "--head-dim": values["head_dim"],
-    }
-    if any(value is not None for value in [*shape.values(), values["v_head_dim"]]):
-        return [_shape(named, shape, values)]
+    shape_given = any(values[name] is not None for name in _SHAPE)
+    # What is typed replaces a model of the settings file or a variable, it does not join it.
+    sources = ("models", "preset", "config", "gguf", "hf")
+    replaced = not values.typed("preset") and values.typed(*sources, *_SHAPE)
+    named: list[tuple[str, SourceKind | None]] = [(n, None) for n in values["models"] or ()]
+    if not replaced:
+        named += [(n, None) for n in values["preset"] or ()]
+    kinds: tuple[SourceKind, ...] = ("config", "gguf", "hf")
+    for kind in kinds:
+        named += [(path, kind) for path in values[kind] or ()]
+    if shape_given:
+        return [_shape([name for name, _ in named], values)]
     if not named:
         notes.append(
             f"no model was named: {DEFAULT_MODEL} (16 layers, 4 KV heads, head_dim 256, bfloat16)"
         )
-        named = [DEFAULT_MODEL]
+        named = [(DEFAULT_MODEL, None)]
+    if sum(name == "-" for name, _ in named) + (values.get("trace") == "-") > 1:
+        raise UsageError(
+            "stdin is asked for twice", hint="it can be one model or the trace; name a file"
+        )
     folders = preset_folders()
-    found = [load_model(name, folders=folders) for name in named]
+    found = [_load(name, kind, folders) for name, kind in dict.fromkeys(named)]
     notes.extend(f"{m.name}: {note}" for m in found for note in m.notes)
     return found
 
 
-def _shape(named: Sequence[str], shape: dict[str, str | None], values: Values) -> ModelSpec:
-    missing = [option for option, value in shape.items() if value is None]
+_SHAPE = ("layers", "kv_heads", "head_dim", "v_head_dim")
+
+
+def _load(name: str, kind: SourceKind | None, folders: Sequence[Path]) -> ModelSpec:
+    try:
+        return load_model(name, kind=kind, folders=folders)
+    except KvcalcError as error:
+        if kind == "config" and name.lower().endswith((".yaml", ".yml")):
+            # A settings file is `--config` in many tools.
+            error.hint = "--config takes a model's config.json; a settings file is --settings"
+        raise
+
+
+def _shape(named: Sequence[str], values: Values) -> ModelSpec:
+    given = [name for name in _SHAPE if values[name] is not None]
     if named:
         raise UsageError(
             f"a shape and the model {named[0]!r} were both given",
             hint="leave out one of them",
-            where=next(option for option, value in shape.items() if value is not None)
-            if len(missing) < len(shape)
-            else "--v-head-dim",
+            where=values.places[given[0]],
         )
+    missing = [values.places[name] for name in _SHAPE[:3] if values[name] is None]
     if missing:
         raise UsageError(
             f"a shape also needs {' and '.join(missing)}",
             hint="give --layers, --kv-heads and --head-dim together",
+            where=values.places[given[0]],
         )
-    layers, kv_heads, head_dim = (number(option, value) for option, value in shape.items())
-    v_head_dim = number("--v-head-dim", values["v_head_dim"])
-    return at(
-        "--layers/--kv-heads/--head-dim",
-        lambda: shape_model(layers or 0, kv_heads or 0, head_dim or 0, v_head_dim),
-    )
+    layers, kv_heads, head_dim, v_head_dim = (number(values, name) for name in _SHAPE)
+    return shape_model(layers or 0, kv_heads or 0, head_dim or 0, v_head_dim)
 
 
 def deployments(
@@ -163,40 +196,69 @@ def deployments(
     """Return one deployment a block size.
 
     Args:
-        values: what was typed.
+        values: what was given.
         notes: a line is added for a default that was taken.
         default_max: the longest sequence when none was given; None for the model's own.
     """
-    longest = tokens("--max", values["max"])
+    longest = tokens(values, "max")
     if longest is None and default_max is not None:
         longest = default_max
         notes.append(f"no maximum was given: {default_max:,} tokens (--max)")
-    blocks = [number("--block", text) for text in values["block"] or ()] or [None]
+    blocks: list[int | None] = [
+        values.at("block", lambda given=given: _whole(given))  # type: ignore[misc]  # its default
+        for given in values["block"] or ()
+    ]
     gpu = values["gpu"]
     if gpu is not None:
         from kvcalc.models.presets import load_gpu
 
-        gpu = at("--gpu", lambda: load_gpu(gpu, preset_folders())).name
+        gpu = values.at("gpu", lambda: load_gpu(gpu, preset_folders())).name
         notes.append(f"engine none does not depend on the card ({gpu})")
+    engine = values.at("engine", lambda: known_engine(_or(values, "engine", "none")))
+    dtype = _or(values, "dtype", "auto")
+    if dtype != "auto":
+        values.at("dtype", lambda: element_bytes(dtype))
+    cache_dtype = _or(values, "kv_cache_dtype", "auto")
+    # `auto` stands for the model's own, which is known to be one.
+    values.at("kv_cache_dtype", lambda: kv_dtype(cache_dtype, "bfloat16"))
+    if engine == "none" and values["engine_version"] is not None:
+        raise UnsupportedError(
+            "engine none has no engine_version",
+            hint="leave it out, or name the engine it belongs to",
+            where=values.places["engine_version"],
+        )
+    tp, pp, dp, dcp = (number(values, short) or 1 for short, _ in _PARALLEL)
     return [
-        at(
-            "settings",
-            lambda block=block: Deployment(  # type: ignore[misc]  # mypy cannot type a default
-                engine=values["engine"] or "none",
-                engine_version=values["engine_version"],
+        values.at(
+            "dcp",  # the one setting whose value depends on another's
+            lambda block=block: Deployment(  # type: ignore[misc]  # its default
+                engine=engine,
                 gpu=gpu,
-                dtype=values["dtype"] or "auto",
-                tensor_parallel_size=number("--tp", values["tp"]) or 1,
-                pipeline_parallel_size=number("--pp", values["pp"]) or 1,
-                data_parallel_size=number("--dp", values["dp"]) or 1,
-                decode_context_parallel_size=number("--dcp", values["dcp"]) or 1,
-                kv_cache_dtype=values["kv_cache_dtype"] or "auto",
+                dtype=dtype,
+                kv_cache_dtype=cache_dtype,
                 block_size=block,
                 max_model_len=longest,
+                tensor_parallel_size=tp,
+                pipeline_parallel_size=pp,
+                data_parallel_size=dp,
+                decode_context_parallel_size=dcp,
             ),
         )
-        for block in dict.fromkeys(blocks)
+        for block in dict.fromkeys(blocks or [None])
     ]
+
+
+_PARALLEL = (
+    ("tp", "tensor"),
+    ("pp", "pipeline"),
+    ("dp", "data"),
+    ("dcp", "decode_context"),
+)
+
+
+def _or(values: Values, name: str, default: str) -> str:
+    """Return a text, or the default when none was given; an empty text is no default."""
+    return default if values[name] is None else str(values[name])
 
 
 _SWAPPED = {"kB": "KiB", "KB": "KiB", "MB": "MiB", "GB": "GiB", "TB": "TiB"}
@@ -207,24 +269,30 @@ def memory(values: Values, *, swapped: bool = False) -> Memory:
     """Return the free memory and the request as given.
 
     Args:
-        values: what was typed.
+        values: what was given.
         swapped: read GiB where GB was typed, and the other way round.
     """
 
-    def read(option: str, text: str | None, *, up: bool = False) -> int | None:
-        if text is not None and swapped:
-            unit = text.lstrip("0123456789., ").strip()
-            text = text.replace(unit, _SWAPPED[unit]) if unit in _SWAPPED else text
-        return size(option, text, up=up)
+    def swap(text: str) -> str:
+        unit = text.lstrip("0123456789., ").strip()
+        return text.replace(unit, _SWAPPED[unit]) if unit in _SWAPPED else text
 
+    given = values
+    if swapped:
+        names = ("free", "largest", "request")
+        other = {name: values[name] and swap(values[name]) for name in names}
+        given = Values({**values, **other}, values.origins, values.places)
     holes = None
     if values["holes"] is not None:
-        holes = at("--holes", lambda: _holes(values["holes"], lambda t: read("--holes", t) or 0))
+        holes = values.at(
+            "holes",
+            lambda: _holes(values["holes"], lambda t: parse_bytes(swap(t) if swapped else t)),
+        )
     return Memory(
-        free_bytes=read("--free", values["free"]),
-        largest_free_bytes=read("--largest", values["largest"]),
+        free_bytes=size(given, "free"),
+        largest_free_bytes=size(given, "largest"),
         holes=holes,
-        request_bytes=read("--request", values["request"], up=True),
+        request_bytes=size(given, "request", up=True),
     )
 
 
@@ -233,37 +301,41 @@ def _holes(text: str, read: Callable[[str], int]) -> tuple[int, ...]:
     holes: list[int] = []
     for part in text.split(","):
         factor, times, hole = part.strip().partition("x")
-        count = _whole(factor) if times else 1
+        count = _whole(factor) if times and hole else 1
         if len(holes) + count > _MAX_LISTED:
             raise InvalidValueError(
                 f"more than {_MAX_LISTED} holes", hint="give --free and --largest instead"
             )
-        holes.extend([read(hole if times else factor)] * count)
+        holes.extend([read(hole if times and hole else part.strip())] * count)
     return tuple(holes)
 
 
-def echo(
-    values: Values, models: Sequence[ModelSpec] = (), deployed: Sequence[Deployment] = ()
-) -> dict[str, Any]:
-    """Return the inputs of the JSON document: what was typed, by option, and what it came to."""
-    given = {key: value for key, value in values.items() if value not in (None, False, [], ())}
-    for key in ("format", "report", "settings"):
-        given.pop(key, None)
-    if not deployed:
-        return given
-    one = deployed[0]
-    resolved = {
-        "models": [model.name for model in models],
-        "engine": one.engine,
-        "kv_cache_dtype": one.kv_cache_dtype,
-        "block_size": [d.block_size for d in deployed],
-        "max_model_len": one.max_model_len,
-        "tensor_parallel_size": one.tensor_parallel_size,
-        "pipeline_parallel_size": one.pipeline_parallel_size,
-        "data_parallel_size": one.data_parallel_size,
-        "decode_context_parallel_size": one.decode_context_parallel_size,
+def echo(values: Values, plans: Sequence[CachePlan] = ()) -> dict[str, Any]:
+    """Return the inputs of the JSON document: what was given, by option, and what it came to."""
+    given = {
+        key: _told(value)
+        for key, value in values.items()
+        if value not in (None, False, [], ()) and key not in ("format", "report", "settings")
     }
+    if not plans:
+        return given
+    resolved: dict[str, Any] = {
+        "models": list(dict.fromkeys(plan.model for plan in plans)),
+        "engine": plans[0].engine,
+        "kv_cache_dtype": list(dict.fromkeys(plan.kv_cache_dtype for plan in plans)),
+        "block_size": list(dict.fromkeys(plan.block_size for plan in plans)),
+        "max_model_len": list(dict.fromkeys(plan.max_model_len for plan in plans)),
+    }
+    for short, long in _PARALLEL:
+        resolved[f"{long}_parallel_size"] = number(values, short) or 1
     return {**given, "resolved": resolved}
+
+
+def _told(value: Any) -> Any:
+    """Return what was typed in characters that JSON can hold."""
+    if isinstance(value, list):
+        return [_told(inner) for inner in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 class Workload:
@@ -283,18 +355,21 @@ def workload(values: Values, notes: list[str]) -> Workload:
     columns = (values["prompt_column"], values["output_column"])
     if values["trace"] is None:
         if any(columns):
+            named = "prompt_column" if columns[0] else "output_column"
             raise UsageError(
                 "columns are named but no trace is given",
                 hint="name the trace with --trace",
-                where="--prompt-column" if columns[0] else "--output-column",
+                where=values.places[named],
             )
         if values["lengths"] is None:
             return Workload("the example", Lengths.of(EXAMPLE_LENGTHS))
-        return Workload("as listed", at("--lengths", lambda: _listed(values["lengths"])))
-    if values["lengths"] is not None:
+        return Workload("as listed", values.at("lengths", lambda: _listed(values["lengths"])))
+    if values.typed("lengths"):
         raise UsageError(
             "requests were given twice: --lengths and --trace", hint="leave out one of them"
         )
+    if not values["trace"]:
+        raise UsageError("no file is named", hint="name the trace", where=values.places["trace"])
     from kvcalc.workload.traces import read_trace  # only traces need it
 
     trace = read_trace(values["trace"], prompt_column=columns[0], output_column=columns[1])
@@ -303,10 +378,11 @@ def workload(values: Values, notes: list[str]) -> Workload:
         f" ({trace.prompt_column}) and {trace.output_tokens:,} output tokens"
         f" ({trace.output_column})"
     )
-    return Workload(trace.name, trace.lengths)
+    return Workload(printable(trace.name), trace.lengths)
 
 
 _MAX_LISTED = 100_000
+_MOST_REQUESTS = 100_000_000_000_000_000_000  # of one length
 
 
 def _listed(text: str) -> Lengths:
@@ -320,5 +396,5 @@ def _listed(text: str) -> Lengths:
     for part in parts:
         factor, times, length = part.rpartition("x")
         n = parse_tokens(length)
-        counts[n] = counts.get(n, 0) + (_whole(factor) if times else 1)
+        counts[n] = counts.get(n, 0) + (_whole(factor, _MOST_REQUESTS) if times else 1)
     return Lengths(counts)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import typer
 
 from kvcalc.cli import inputs
-from kvcalc.cli.options import MODEL, OUTPUT, Values, register, text
+from kvcalc.cli.options import MODEL, OUTPUT, register, text
 from kvcalc.cli.output import emit
+from kvcalc.cli.values import Values
 from kvcalc.core.layer_map import layer_diff, layer_map
 
 _DTYPE = (
@@ -30,7 +31,7 @@ def add(app: typer.Typer) -> None:
         MODEL,
         _DTYPE,
         OUTPUT,
-        help="Which layer keeps what; of two models also where they differ.",
+        help="Which layer keeps what; of two models, where they differ.",
         epilog="Example: kvcalc layers gemma-3-27b",
     )
 
@@ -40,8 +41,19 @@ def run(values: Values) -> None:
     notes: list[str] = []
     models = inputs.models(values, notes)
     dtype = values["kv_cache_dtype"] or "auto"
-    maps = [layer_map(model, dtype) for model in models]
     if len(models) == _TWO:
-        emit("layers-diff", values, inputs.echo(values), [layer_diff(*models)], notes)
+        emit(
+            "layers-diff",
+            values,
+            inputs.echo(values),
+            [layer_diff(*models, kv_cache_dtype=dtype)],
+            notes,
+        )
     else:
-        emit("layers", values, inputs.echo(values), maps, notes)
+        emit(
+            "layers",
+            values,
+            inputs.echo(values),
+            [layer_map(model, dtype) for model in models],
+            notes,
+        )

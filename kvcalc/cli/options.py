@@ -13,7 +13,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from kvcalc.cli.settings import load_settings
+from kvcalc.cli.commands import COMMANDS
+from kvcalc.cli.settings import PLACES, load_settings
+from kvcalc.cli.values import Origin, Values
 
 __all__ = [
     "DEPLOYMENT",
@@ -23,12 +25,9 @@ __all__ = [
     "Group",
     "Option",
     "OptionGroup",
-    "Values",
     "register",
+    "text",
 ]
-
-Values = dict[str, Any]
-"""What was typed, by parameter name: text, a list of texts, or a flag."""
 
 
 class Option(NamedTuple):
@@ -52,15 +51,19 @@ def text(
     panel: str,
     metavar: str = "TEXT",
     env: bool = True,
+    variable: str = "",
     many: bool = False,
 ) -> Option:
-    """Return an option that takes text, once or (`many`) repeatedly."""
+    """Return an option that takes text, once or (`many`) repeatedly.
+
+    With `env` it is also read from `variable`, KVCALC_ and the parameter's name by default.
+    """
     info = typer.Option(
         *flags,
         help=help,
         rich_help_panel=panel,
         metavar=metavar,
-        envvar=f"KVCALC_{name.upper()}" if env else None,
+        envvar=(variable or f"KVCALC_{name.upper()}") if env else None,
         show_envvar=False,
         show_default=False,
     )
@@ -74,8 +77,8 @@ def flag(name: str, *flags: str, help: str, panel: str) -> Option:
 
 
 _MODELS_ARGUMENT = typer.Argument(
-    help="A preset's name or alias, or a preset file (several: side by side).",
-    metavar="[MODEL]...",
+    help="A preset, config.json, folder, GGUF file or hf:ORG/NAME (several: side by side).",
+    metavar="MODEL",
     show_default=False,
 )
 
@@ -84,7 +87,13 @@ _M, _D, _O = "Model", "Deployment", "Output"
 MODEL: OptionGroup = (
     Option("models", _TEXTS, _MODELS_ARGUMENT),
     text("preset", "--preset", "--model", help="The same as MODEL; repeatable.", panel=_M,
-         metavar="MODEL", env=False, many=True),
+         metavar="MODEL", variable="KVCALC_MODEL", many=True),
+    text("config", "--config", help="A model's config.json; repeatable.", panel=_M,
+         metavar="PATH", env=False, many=True),
+    text("gguf", "--gguf", help="A GGUF file; repeatable.", panel=_M, metavar="PATH", env=False,
+         many=True),
+    text("hf", "--hf", help="A model of the Hub; repeatable.", panel=_M,
+         metavar="ORG/NAME[@REVISION]", env=False, many=True),
     text("layers", "--layers", help="A shape instead of a model: number of layers.", panel=_M,
          metavar="N", env=False),
     text("kv_heads", "--kv-heads", help="KV heads of the shape.", panel=_M, metavar="N", env=False),
@@ -152,6 +161,11 @@ class _AsTyped:
         return list(value) if isinstance(value, tuple) else value
 
 
+def _no_type(ctx: Any = None) -> str:
+    del ctx
+    return ""
+
+
 class _TextParameters:
     """A command or group whose parameters are text or flags, handed on as they are.
 
@@ -165,7 +179,16 @@ class _TextParameters:
         params = super().get_params(ctx)  # type: ignore[misc]  # of the class it is mixed into
         for param in params:
             param._runtime_param = _AsTyped()  # noqa: SLF001 - there is no public switch
+            if param.param_type_name == "argument":  # help needs no Python type behind MODEL
+                param.display_type_rich = _no_type
         return params
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the commands in the order of the table; typer puts groups last."""
+        del ctx
+        names = list(self.commands)  # type: ignore[attr-defined]  # of groups, which alone list
+        order = [*COMMANDS, *names]
+        return sorted(names, key=order.index)
 
 
 class Command(_TextParameters, TyperCommand):
@@ -187,19 +210,60 @@ def register(
     """Add a command that takes the options of `groups` and hands their values to `run`."""
     options = [option for group in groups for option in group]
 
-    def command(**values: Any) -> None:
-        run(values)
+    flags = {o.name: _flag(o) for o in options}
 
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by typer
-        [
-            inspect.Parameter(
-                o.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=o.default,
-                annotation=Annotated[o.type, o.info],
-            )
-            for o in options
-        ]
+    def command(ctx: typer.Context, **values: Any) -> None:
+        origins = {o.name: _origin(ctx, o.name) for o in options}
+        run(Values(values, origins, _places(ctx, flags, origins)))
+
+    parameters = [
+        inspect.Parameter(
+            o.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=o.default,
+            annotation=Annotated[o.type, o.info],
+        )
+        for o in options
+    ]
+    context = inspect.Parameter(
+        "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
     )
-    command.__annotations__ = {o.name: Annotated[o.type, o.info] for o in options}
+    command.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]  # read by typer
+    command.__annotations__ = {
+        "ctx": typer.Context,
+        **{o.name: Annotated[o.type, o.info] for o in options},
+    }
     app.command(name, cls=Command, help=help, epilog=epilog)(command)
+
+
+_ORIGINS = {
+    "COMMANDLINE": Origin.TYPED,
+    "ENVIRONMENT": Origin.VARIABLE,
+    "DEFAULT_MAP": Origin.SETTINGS,
+}
+
+
+def _origin(ctx: typer.Context, name: str) -> Origin:
+    source = ctx.get_parameter_source(name)
+    return _ORIGINS.get(source.name if source else "", Origin.DEFAULT)
+
+
+def _flag(option: Option) -> str:
+    """Return how errors name an option: its first flag, or an argument's metavar."""
+    declared = [getattr(option.info, "default", None), *(option.info.param_decls or ())]
+    flags = [d for d in declared if isinstance(d, str) and d.startswith("--")]
+    return flags[0] if flags else str(option.info.metavar or option.name).rstrip(".")
+
+
+def _places(
+    ctx: typer.Context, flags: dict[str, str], origins: dict[str, Origin]
+) -> dict[str, str]:
+    """Return how errors name each value's place."""
+    places = dict(flags)
+    for name, origin in origins.items():
+        if origin is Origin.VARIABLE:
+            param = next(p for p in ctx.command.params if p.name == name)
+            places[name] = str(param.envvar)
+        elif origin is Origin.SETTINGS:
+            places[name] = ctx.meta.get(PLACES, {}).get(name, flags[name])
+    return places

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,10 +14,11 @@ from typing import Any, Literal
 
 import typer
 
-from kvcalc.cli.inputs import choice, unit_system
-from kvcalc.cli.options import Values
+from kvcalc.cli.inputs import choice, one_of, unit_system
+from kvcalc.cli.values import Values
 from kvcalc.core.errors import InputError, UsageError
 from kvcalc.core.units import UnitSystem
+from kvcalc.models.text import printable
 
 __all__ = ["FORMATS", "emit", "say", "write_out"]
 
@@ -24,36 +26,58 @@ Format = Literal["table", "json", "csv", "markdown"]
 FORMATS: tuple[Format, ...] = ("table", "json", "csv", "markdown")
 
 _BLOCK_MARKS = "█░─"
+_LONGEST_LINE = 1_000  # of a note or an error
 _NARROWEST = 40  # columns; below this nothing readable can be laid out
 
 
 def say(kind: str, line: str) -> None:
-    """Print one line on stderr: `note`, `warning`, `error` or `hint`."""
-    # A terminal may not know a character of a name; an answer is worth more than its accents.
+    """Print one line on stderr: `note`, `warning`, `error` or `hint`.
+
+    What came from a user is shown in printable characters and cut where it is endless.
+    """
+    if sys.stderr is None:  # closed by the caller
+        return
+    text = " ".join(printable(line).split())
+    if len(text) > _LONGEST_LINE:
+        text = text[: _LONGEST_LINE - 1] + "…"
     encoding = sys.stderr.encoding or "utf-8"
-    text = " ".join(f"{kind}: {line}".split())
     with contextlib.suppress(OSError):
-        print(text.encode(encoding, "replace").decode(encoding), file=sys.stderr)
+        print(f"{kind}: {text}".encode(encoding, "replace").decode(encoding), file=sys.stderr)
 
 
 def write_out(text: str) -> None:
     """Write to stdout at once; a reader that went away is no error.
 
     Raises:
-        InputError: the output cannot be written (a full disk).
+        InputError: the output cannot be written (a full disk, a closed stdout).
     """
+    if sys.stdout is None:
+        raise InputError(
+            "the output cannot be written: stdout is closed", hint="check where stdout goes"
+        )
     encoding = sys.stdout.encoding or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes stdout once more at exit; give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_quietly()
         raise typer.Exit(0) from None
     except OSError as error:
-        raise InputError(
-            f"the output cannot be written: {error.strerror}", hint="check where stdout goes"
-        ) from None
+        raise unwritable(error) from None
+
+
+def leave_quietly() -> None:
+    """Give stdout somewhere to go: Python flushes it once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def unwritable(error: OSError) -> InputError:
+    """Return the error of a stdout that takes nothing, after making sure it is not tried again."""
+    with contextlib.suppress(OSError, ValueError):
+        leave_quietly()
+    return InputError(
+        f"the output cannot be written: {error.strerror}", hint="check where stdout goes"
+    )
 
 
 def emit(
@@ -70,9 +94,14 @@ def emit(
         UnknownNameError: no such format.
         UsageError, InputError: a report that cannot be written.
     """
-    form = choice("--format", values["format"], FORMATS)
+    form = choice(values, "format", FORMATS)
     units = unit_system(values)
     reports = [_report_target(text) for text in values["report"] or ()]
+    paths = [os.path.realpath(path) for _, path in reports]
+    if len(set(paths)) < len(paths):
+        raise UsageError(
+            "two reports go to the same file", hint="name a file for each", where="--report"
+        )
     unique = list(dict.fromkeys(notes))
 
     def rendered(name: Format, *, terminal: bool) -> str:
@@ -81,11 +110,10 @@ def emit(
     for name, path in reports:
         _write_file(path, rendered(name, terminal=False))
     text = rendered(form, terminal=True)
-    if form != "json":
-        for note in unique:
-            say("note", note)
-        for warning in warnings:
-            say("warning", warning)
+    for note in unique:
+        say("note", note)
+    for warning in warnings:
+        say("warning", warning)
     write_out(text)
 
 
@@ -95,19 +123,22 @@ def _report_target(text: str) -> tuple[Format, str]:
         raise UsageError(
             f"{text!r:.60} is not FORMAT:PATH", hint="write --report json:kv.json", where="--report"
         )
-    return choice("--report", name, FORMATS), path
+    return one_of(name, FORMATS, "--report"), path
 
 
 def _write_file(path: str, text: str) -> None:
-    """Write a file whole or not at all."""
-    target = Path(path)
+    """Write a file whole or not at all; a pipe or a device is written to as it is."""
     try:
+        target = Path(os.path.realpath(path))  # a link stays a link
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8", newline="\n")
+            return
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else _new_mode()
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
-            # mkstemp makes files that only the owner reads; a report is for everybody's tools.
-            os.chmod(temporary, 0o644)
+            os.chmod(temporary, mode)
             os.replace(temporary, target)
         except BaseException:
             os.unlink(temporary)
@@ -119,6 +150,13 @@ def _write_file(path: str, text: str) -> None:
             hint="name a file in a folder that exists",
             where=path,
         ) from None
+
+
+def _new_mode() -> int:
+    """Return the mode that a new file gets; mkstemp's own is for its owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def _render(
@@ -138,7 +176,7 @@ def _render(
 
         if form == "csv":
             return records.as_csv(results)
-        return records.as_json(
+        document = records.as_json(
             records.Envelope(
                 schema=f"kvcalc.{command}/1",
                 kvcalc_version=__version__,
@@ -148,6 +186,7 @@ def _render(
                 warnings=warnings,
             )
         )
+        return document if not terminal or _encodes(document) else records.ascii_json(document)
     from kvcalc.report.views import view
 
     blocks = view(results, units)
@@ -161,22 +200,23 @@ def _render(
 def _table(blocks: Sequence[Any], *, terminal: bool) -> str:
     from kvcalc.report import table
 
-    tty = terminal and sys.stdout.isatty()
+    tty = terminal and sys.stdout is not None and sys.stdout.isatty()
     if tty or (terminal and os.environ.get("COLUMNS", "").isdigit()):
         width = max(_NARROWEST, shutil.get_terminal_size().columns)
     else:
         width = table.UNLIMITED
-    lines = table.render(blocks, width=width, ascii_only=not _shows_blocks())
+    lines = table.render(blocks, width=width, ascii_only=not _encodes(_BLOCK_MARKS))
     if not tty:
         return table.plain(lines)
     from kvcalc.report.terminal import styled
 
-    return styled(lines, width)
+    return styled(lines, width) or table.plain(lines)
 
 
-def _shows_blocks() -> bool:
+def _encodes(text: str) -> bool:
+    """Whether stdout can show a text."""
     try:
-        _BLOCK_MARKS.encode(sys.stdout.encoding or "ascii")
+        text.encode((sys.stdout and sys.stdout.encoding) or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True

@@ -10,11 +10,11 @@ from kvcalc.cli.options import (
     EXPLAIN,
     MODEL,
     OUTPUT,
-    Values,
     register,
     text,
 )
 from kvcalc.cli.output import emit
+from kvcalc.cli.values import Values
 from kvcalc.core.per_token import DEFAULT_TOKENS, per_token
 from kvcalc.core.units import parse_tokens
 from kvcalc.engines import plan
@@ -53,14 +53,10 @@ def run(values: Values) -> None:
     notes: list[str] = []
     models = inputs.models(values, notes)
     wanted = values["tokens"] or ()
-    lengths = inputs.at("--tokens", lambda: [parse_tokens(text) for text in wanted])
-    deployed = inputs.deployments(values, notes)
-    results = []
-    for model in models:
-        for deployment in deployed:
-            cache = plan(model, deployment)
-            results.append(
-                per_token(cache, tokens=lengths or DEFAULT_TOKENS, explain=values["explain"])
-            )
-            notes.extend(f"{model.name}: {note}" for note in cache.notes)
-    emit("per-token", values, inputs.echo(values, models, deployed), results, notes)
+    lengths = values.at("tokens", lambda: [parse_tokens(text) for text in wanted])
+    plans = [plan(m, d) for m in models for d in inputs.deployments(values, notes)]
+    notes.extend(f"{p.model}: {note}" for p in plans for note in p.notes)
+    results = [
+        per_token(p, tokens=lengths or DEFAULT_TOKENS, explain=values["explain"]) for p in plans
+    ]
+    emit("per-token", values, inputs.echo(values, plans), results, notes)

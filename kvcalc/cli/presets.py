@@ -6,8 +6,9 @@ import typer
 
 from kvcalc import __version__
 from kvcalc.cli.inputs import echo, preset_folders
-from kvcalc.cli.options import OUTPUT, Group, Option, Values, register, text
-from kvcalc.cli.output import emit, write_out
+from kvcalc.cli.options import OUTPUT, Group, Option, register, text
+from kvcalc.cli.output import emit, say, write_out
+from kvcalc.cli.values import Values
 from kvcalc.core.per_token import layer_groups
 from kvcalc.core.results import FileFault, PresetDetail, PresetSummary
 from kvcalc.models import load_model
@@ -40,7 +41,13 @@ def _names(name: str, metavar: str, help_: str) -> tuple[Option]:
 
 def add(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(cls=Group, no_args_is_help=True, rich_markup_mode=None)
+    group = typer.Typer(cls=Group, invoke_without_command=True, rich_markup_mode=None)
+
+    @group.callback()
+    def options(ctx: typer.Context) -> None:
+        if ctx.invoked_subcommand is None:
+            write_out(ctx.get_help() + "\n")
+
     app.add_typer(group, name="presets", help="The models that come with kvcalc.")
     register(
         group,
@@ -54,7 +61,7 @@ def add(app: typer.Typer) -> None:
         group,
         "show",
         show,
-        _names("names", "NAME...", "Names or aliases."),
+        _names("names", "NAME", "Names or aliases."),
         OUTPUT,
         help="One preset resolved: what its layers keep, its sources, what confirms it.",
         epilog="Example: kvcalc presets show qwen3.5-27b",
@@ -63,7 +70,7 @@ def add(app: typer.Typer) -> None:
         group,
         "validate",
         validate,
-        _names("files", "[FILE]...", "Preset files; all that come with kvcalc when none is named."),
+        _names("files", "FILE", "Preset files; all that come with kvcalc when none is named."),
         OUTPUT,
         help="Check preset files; every fault with its line. Exit code 2 when there is one.",
         epilog="Example: kvcalc presets validate my-model.yaml",
@@ -105,7 +112,9 @@ def validate(values: Values) -> None:
         if not faults:
             results.append(FileFault(file=shown, line=None, message=None))
     emit("presets-validate", values, echo(values), results, [])
-    if any(r.message is not None for r in results):
+    count = sum(r.message is not None for r in results)
+    if count:
+        say("error", f"{count} fault{'s' if count > 1 else ''} in {len(files)} files")
         raise typer.Exit(_FAULTY)
 
 
@@ -146,9 +155,6 @@ def _summary(preset: ModelPreset) -> PresetSummary:
 
 def _detail(preset: ModelPreset) -> PresetDetail:
     spec, source = preset.spec, preset.source
-    expect = {f"a token in {k}": v for k, v in preset.expect.bytes_per_token.items()}
-    if preset.expect.state_bytes:
-        expect["of state a sequence"] = preset.expect.state_bytes
     return PresetDetail(
         name=spec.name,
         title=preset.title,
@@ -161,7 +167,8 @@ def _detail(preset: ModelPreset) -> PresetDetail:
         draft_layers=sum(run.count for run in spec.draft_layers),
         notes=spec.notes,
         source={"repository": source.repository, "file": source.file, "note": source.note},
-        expect=expect,
+        expect_bytes_per_token=preset.expect.bytes_per_token,
+        expect_state_bytes=preset.expect.state_bytes,
         confirmed_by=preset.expect.confirmed_by,
         file=preset.file,
     )

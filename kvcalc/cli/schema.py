@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from kvcalc.cli.inputs import choice
-from kvcalc.cli.options import Option, Values, register
+from kvcalc.cli.inputs import one_of
+from kvcalc.cli.options import Option, register
 from kvcalc.cli.output import write_out
+from kvcalc.cli.values import Values
 from kvcalc.schema import names, text
 
 _NAME = (
     Option(
         "name",
         str | None,
-        typer.Argument(help="The schema; without one, their names.", metavar="[NAME]",
+        typer.Argument(help="The schema; without one, their names.", metavar="NAME",
                        show_default=False),
     ),
 )  # fmt: skip
@@ -36,4 +37,4 @@ def run(values: Values) -> None:
     if values["name"] is None:
         write_out("".join(f"{name}\n" for name in names()))
     else:
-        write_out(text(choice("NAME", values["name"], names())))
+        write_out(text(one_of(values["name"], names(), "NAME")))

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-__all__ = ["SETTINGS", "load_settings"]
+__all__ = ["PLACES", "SETTINGS", "load_settings"]
 
 _DEFAULT_FILE = "kvcalc.yaml"
 
@@ -34,6 +34,10 @@ SETTINGS = {
 """Key of a settings file -> the option's parameter."""
 
 _REPEATABLE = {"preset", "block"}
+_LISTS = {*_REPEATABLE, "lengths"}
+
+PLACES = "kvcalc.settings"
+"""Key of the parsing context under which the places of settings are kept."""
 
 
 def load_settings(ctx: typer.Context, value: str | None) -> str | None:
@@ -46,38 +50,54 @@ def load_settings(ctx: typer.Context, value: str | None) -> str | None:
         InputError: the file is missing, broken, or has a value that no option can take.
         UnknownNameError: a key that is no setting.
     """
+    if value is None:
+        # An empty variable means none, which typer takes for an absent one.
+        value = os.environ.get("KVCALC_SETTINGS")
     path = _DEFAULT_FILE if value is None else value
     if not path or (value is None and not os.path.isfile(path)):
         return value
-    ctx.default_map = {**(ctx.default_map or {}), **_read(path)}
+    defaults, places = _read(path)
+    ctx.default_map = {**(ctx.default_map or {}), **defaults}
+    ctx.meta[PLACES] = places
     return path
 
 
-def _read(path: str) -> dict[str, Any]:
+_HINT = "write settings such as block_size: 32"
+
+
+def _read(path: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return values by parameter, and the place in the file of each."""
     # Only runs with a settings file need a YAML reader here.
     from kvcalc.core.errors import InputError, UnknownNameError
     from kvcalc.models.documents import read_document
-    from kvcalc.models.text import read_text
+    from kvcalc.models.text import printable, read_text
 
-    document = read_document(read_text(path), path)
+    file = printable(path)
+    try:
+        text = read_text(path)
+    except InputError as error:
+        error.hint = 'name a settings file that exists, or none: --settings ""'
+        raise
+    if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
+        return {}, {}
+    document = read_document(text, file)
     if not isinstance(document.value, dict):
-        raise InputError(
-            "a settings file is a mapping", where=path, hint="write lines such as block_size: 32"
-        )
+        raise InputError("a settings file is a mapping", where=f"{file}:1", hint=_HINT)
     defaults: dict[str, Any] = {}
+    places: dict[str, str] = {}
     for key, given in document.value.items():
-        where = f"{path}:{document.line((key,))}"
+        where = f"{file}:{document.line((key,))}"
         if key not in SETTINGS:
             raise UnknownNameError("setting", key, SETTINGS, where=where)
         name = SETTINGS[key]
         values = given if isinstance(given, list) else [given]
-        if any(isinstance(v, (dict, list, bool)) or v is None for v in values):
+        if not values or any(isinstance(v, (dict, list, bool)) or v is None for v in values):
             raise InputError(
                 f"{key} takes a text or a number", where=where, hint=f"write {key}: VALUE"
             )
+        if len(values) > 1 and name not in _LISTS:
+            raise InputError(f"{key} takes one value", where=where, hint=f"write {key}: VALUE")
         texts = [str(v) for v in values]
-        if name in _REPEATABLE:
-            defaults[name] = texts
-        else:
-            defaults[name] = ",".join(texts)
-    return defaults
+        defaults[name] = texts if name in _REPEATABLE else ",".join(texts)
+        places[name] = where
+    return defaults, places

@@ -48,7 +48,7 @@ def compare(
     kept = lengths.limited(longest, over)
     if not kept.requests:
         raise InvalidValueError(
-            f"no request is left to compare: all {lengths.requests} are longer than {longest}"
+            f"no request is left to compare: none of {lengths.requests} is within {longest} tokens"
             if lengths.requests
             else "there is no request to compare",
             hint="raise the maximum (--max), or cut longer requests to it (--over clip)",

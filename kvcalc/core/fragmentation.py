@@ -8,7 +8,7 @@ from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.explain import explain_plan
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import Fragmentation, SequencesOfMax
-from kvcalc.core.units import UnitSystem, format_bytes, format_count
+from kvcalc.core.units import UnitSystem, format_bytes, format_count, format_times
 from kvcalc.core.values import Value
 
 __all__ = ["ASSUMES", "Memory", "fragmentation", "other_reading"]
@@ -71,6 +71,10 @@ def fragmentation(
     fits_contiguous, fits_paged = request_bytes <= largest, request_bytes <= free
     return Fragmentation(
         model=plan.model,
+        engine=plan.engine,
+        kv_cache_dtype=plan.kv_cache_dtype,
+        block_size=plan.block_size,
+        max_model_len=max_model_len,
         free_bytes=free,
         largest_free_bytes=largest,
         holes=None if holes is None else len([h for h in holes if h]),
@@ -175,19 +179,14 @@ def _verdict(
     if request <= largest:
         return f"Fits: {asked} goes into the largest hole of {size(largest)} ({have}). {level}"
     longest = format_count(sequences.max_model_len)
+    count = sequences.in_free
     return (
         f"Fragmented: {asked} fits no hole (the largest is {size(largest)}) though {have} is"
-        f" {_times(free, request)} times as much. In blocks it fits: the free memory would hold"
-        f" {sequences.in_free} sequences of {longest} tokens where the request would hold"
+        f" {format_times(free, request)} times as much. In blocks it fits: the free memory would"
+        f" hold {count} sequence{_s(count)} of {longest} tokens where the request would hold"
         f" {sequences.in_request}, if it belongs to a paged pool, which a server takes once, at"
         f" start. {level}"
     )
-
-
-def _times(free: int, request: int) -> str:
-    """Print free / request with at most one decimal, rounded down."""
-    tenths = 10 * free // request
-    return f"{tenths // 10}.{tenths % 10}" if tenths % 10 else f"{tenths // 10}"
 
 
 def other_reading(result: Fragmentation, other: Fragmentation) -> list[str]:
@@ -202,10 +201,14 @@ def other_reading(result: Fragmentation, other: Fragmentation) -> list[str]:
     if counts[0] == counts[1] and fits[0] == fits[1]:
         return []
     line = (
-        f"GB and GiB differ here: read the other way, the request holds {that.in_request} sequences"
-        f" and the free memory {that.in_free}"
+        f"GB and GiB differ here: read the other way, the request holds {that.in_request}"
+        f" sequence{_s(that.in_request)} and the free memory {that.in_free}"
     )
     for before, after, how in zip(*fits, ("in one piece", "in blocks"), strict=True):
         if before != after:
             line += f", and it {'fits' if after else 'does not fit'} {how}"
     return [line]
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

@@ -101,8 +101,14 @@ def _keeps(caches: tuple[Cache, ...]) -> str:
     return " + ".join(parts) or "nothing"
 
 
-def layer_diff(left: ModelSpec, right: ModelSpec) -> LayerDiff:
-    """Return where two models' layers keep different things; dtypes are each model's own."""
+def layer_diff(left: ModelSpec, right: ModelSpec, *, kv_cache_dtype: str = "auto") -> LayerDiff:
+    """Return where two models' layers keep different things.
+
+    Args:
+        left: one model.
+        right: the other.
+        kv_cache_dtype: for the bytes a token; each model's own by default.
+    """
     pairs = list(zip_longest(_each(left), _each(right), fillvalue=""))
     differences = []
     first = 0
@@ -118,7 +124,10 @@ def layer_diff(left: ModelSpec, right: ModelSpec) -> LayerDiff:
         right=right.name,
         equal_layers=sum(a == b for a, b in pairs),
         differences=tuple(differences),
-        bytes_per_token=(left.bytes_per_token(), right.bytes_per_token()),
+        bytes_per_token=(
+            left.bytes_per_token(kv_cache_dtype),
+            right.bytes_per_token(kv_cache_dtype),
+        ),
         state_bytes=(left.state_bytes(), right.state_bytes()),
     )
 

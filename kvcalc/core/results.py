@@ -254,8 +254,8 @@ class PresetSummary(Value, frozen=True, kw_only=True):
 class PresetDetail(Value, frozen=True, kw_only=True):
     """A model preset resolved: what its layers keep, and where that was read.
 
-    `expect` holds the figures that the preset is checked against on every load, and
-    `confirmed_by` the engines, logs or papers that say so.
+    The `expect_` figures (by dtype where they depend on it) are what the preset is checked against
+    on every load, and `confirmed_by` the engines, logs or papers that say so.
     """
 
     name: str
@@ -269,7 +269,8 @@ class PresetDetail(Value, frozen=True, kw_only=True):
     draft_layers: int
     notes: tuple[str, ...]
     source: dict[str, str]
-    expect: dict[str, int]
+    expect_bytes_per_token: dict[str, int]
+    expect_state_bytes: int
     confirmed_by: tuple[str, ...]
     file: str
 
@@ -345,6 +346,10 @@ class Fragmentation(Value, frozen=True, kw_only=True):
     """
 
     model: str
+    engine: str
+    kv_cache_dtype: str
+    block_size: int | None
+    max_model_len: int
     free_bytes: int
     largest_free_bytes: int
     holes: int | None

@@ -21,6 +21,7 @@ __all__ = [
     "format_bytes",
     "format_count",
     "format_ratio",
+    "format_times",
     "parse_bytes",
     "parse_tokens",
     "round_up",
@@ -123,11 +124,11 @@ def _bad_unit(text: str, number: str, unit: str) -> InvalidValueError:
     )
 
 
-def parse_tokens(text: str, *, minimum: int = 1) -> int:
+def parse_tokens(text: str, *, minimum: int = 1, maximum: int = _MAX_TOKENS) -> int:
     """Read a whole number of tokens, such as `8192` or `131,072`.
 
     Raises:
-        InvalidValueError: not a whole number, below `minimum`, beyond 10^12, or `32k`, which
+        InvalidValueError: not a whole number, below `minimum`, beyond `maximum`, or `32k`, which
             means 32,000 to some and 32,768 to others.
 
     >>> parse_tokens("131,072")
@@ -150,10 +151,10 @@ def parse_tokens(text: str, *, minimum: int = 1) -> int:
         raise InvalidValueError(
             f"{_shown(text)} is not a number of tokens", hint="write a whole number such as 8192"
         )
-    if not minimum <= value <= _MAX_TOKENS:
+    if not minimum <= value <= maximum:
         raise InvalidValueError(
             f"{_shown(text)} tokens is out of range",
-            hint=f"tokens go from {minimum} to {_MAX_TOKENS}",
+            hint=f"tokens go from {minimum} to {maximum}",
         )
     return value
 
@@ -210,6 +211,16 @@ def format_count(value: int) -> str:
     '65,536'
     """
     return f"{value:,}"
+
+
+def format_times(value: int, of: int) -> str:
+    """Print value / of with at most two decimals, rounded down.
+
+    >>> format_times(15, 2)
+    '7.5'
+    """
+    hundredths = 100 * value // of
+    return f"{hundredths // 100:,}.{hundredths % 100:02d}".rstrip("0").rstrip(".")
 
 
 def format_ratio(ratio: float) -> str:

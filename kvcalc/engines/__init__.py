@@ -10,12 +10,13 @@ from kvcalc.core.errors import UnknownNameError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 
-__all__ = ["ENGINES", "Engine", "plan"]
+__all__ = ["ENGINES", "NOT_YET", "Engine", "known", "plan"]
 
 ENGINES = {"none": "kvcalc.engines.none"}
 """Engine name -> the module that plans for it; imported when it is asked for."""
 
-_NAMED_ELSEWHERE = ("vllm", "sglang", "llama.cpp", "tensorrt-llm", "transformers")
+NOT_YET = ("vllm", "sglang", "llama.cpp", "tensorrt-llm", "transformers")
+"""Engines that are refused by name: to come, and not approximated until then."""
 
 
 class Engine(Protocol):
@@ -26,6 +27,23 @@ class Engine(Protocol):
         ...
 
 
+def known(name: str) -> str:
+    """Return the name of an engine that kvcalc models.
+
+    Raises:
+        UnsupportedError: an engine that is to come.
+        UnknownNameError: no such engine.
+    """
+    if name in NOT_YET:
+        raise UnsupportedError(
+            f"this version of kvcalc does not model engine {name!r} yet",
+            hint=f"known: {', '.join(ENGINES)} (the model's own arithmetic)",
+        )
+    if name not in ENGINES:
+        raise UnknownNameError("engine", name, ENGINES)
+    return name
+
+
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """Return the cache plan of `deployment.engine`.
 
@@ -33,13 +51,5 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         UnknownNameError: no such engine.
         UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
     """
-    name = deployment.engine
-    if name in _NAMED_ELSEWHERE and name not in ENGINES:
-        raise UnsupportedError(
-            f"this version of kvcalc does not model engine {name!r} yet",
-            hint=f"known: {', '.join(ENGINES)} (the model's own arithmetic)",
-        )
-    if name not in ENGINES:
-        raise UnknownNameError("engine", name, ENGINES)
-    engine: Engine = import_module(ENGINES[name])
+    engine: Engine = import_module(ENGINES[known(deployment.engine)])
     return engine.plan(model, deployment)

@@ -25,30 +25,44 @@ __all__ = ["CONVENTION", "DEFAULT_BLOCK_SIZE", "DEFAULT_MAX_MODEL_LEN", "plan"]
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_MAX_MODEL_LEN = 8192
 
-CONVENTION = (
-    "K and V rows are kept in the KV cache dtype; latent and rotary rows of MLA likewise.",
-    (
+CONVENTION = {
+    "rows": "K and V rows are kept in the KV cache dtype; latent and rotary rows of MLA likewise.",
+    "index": (
         "Indexer rows are kept as the model's published reference stores them (DeepSeek-V3.2:"
         " 128 fp8 and one fp32 scale, 132 B)."
     ),
-    (
+    "state": (
         "A convolution keeps kernel - 1 rows in the model dtype; a recurrent state is in the dtype"
-        " that the config gives it, else in the model dtype."
+        " that the config gives it, else in the model dtype. A sequence has one live state:"
+        " contiguous and paged both hold it, so it is used, not wasted."
     ),
-    "A sequence has one live state. Contiguous and paged both hold it, so it is used, not wasted.",
-    (
+    "spans": (
         "Layers that keep every token share one pool of blocks. A window of W tokens keeps"
         " min(n, W) tokens and a chunk of C those since the last multiple of C, in whole blocks of"
-        " their own."
+        " their own; bytes left by one pool serve another."
     ),
-    "No page is widened and no group is filled up; bytes left by one pool serve another.",
-    (
+    "pages": "No page is widened and no group of layers is filled up.",
+    "ranks": (
         "KV heads are split evenly over tensor-parallel ranks, or replicated evenly when there are"
         " more ranks than heads; an MLA row is on every rank. Layers that do not divide over"
         " pipeline stages go to the stages counted back from the last but one."
     ),
-)
-"""What `none` assumes, a sentence each."""
+}
+"""What `none` assumes, by subject; a plan names the sentences that its model is touched by."""
+
+
+def _convention(model: ModelSpec, deployment: Deployment) -> tuple[str, ...]:
+    caches = [cache for _, cache in model.caches()]
+    touched = {
+        "rows": any(cache.rows() for cache in caches),
+        "index": any(row.role == "index" for cache in caches for row in cache.rows()),
+        "state": any(cache.states() for cache in caches),
+        "spans": any(not isinstance(cache.span, All) for cache in caches),
+        "pages": True,
+        "ranks": deployment.num_gpus > deployment.data_parallel_size,
+    }
+    return tuple(sentence for subject, sentence in CONVENTION.items() if touched[subject])
+
 
 _KNOWN = {
     "engine",
@@ -105,7 +119,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         split="one_pool" if all(len(r.pools) == 1 for r in ranks) and pools else "fungible",
         max_model_len=length,
         notes=tuple(_notes(model, deployment)),
-        convention=CONVENTION,
+        convention=_convention(model, deployment),
         source="the convention of kvcalc (see --explain)",
     )
 
@@ -178,6 +192,13 @@ def _rule(cache: Cache, block: int) -> tuple[str, Rule]:
 
 def _notes(model: ModelSpec, deployment: Deployment) -> list[str]:
     notes = []
+    longest = model.max_position_embeddings
+    asked = deployment.max_model_len
+    if longest is not None and asked is not None and asked > longest:
+        notes.append(
+            f"{format_count(asked)} tokens are more than the {format_count(longest)} that the model"
+            " was made for"
+        )
     state = model.state_bytes()
     if state:
         others = [

@@ -248,4 +248,5 @@ def _aliases(path: Path) -> list[str]:
 def _hint(name: str, kind: str, known: set[str]) -> str:
     close = nearest(name, sorted(known))
     guess = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"{guess}kvcalc presets list shows all {kind}"
+    command = "kvcalc gpus" if kind == _GPUS else "kvcalc presets list"
+    return f"{guess}{command} shows all {kind}"

@@ -1,4 +1,4 @@
-"""From what a user calls a model to the model: a preset, a preset file, or stdin."""
+"""From what a user calls a model to the model: a preset, a file or folder, the Hub, or stdin."""
 
 from __future__ import annotations
 
@@ -6,74 +6,168 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Literal
 
-from kvcalc.core.errors import (
-    KvcalcError,
-    UnknownNameError,
-    UnsupportedError,
-    UsageError,
-)
+import msgspec
+
+from kvcalc.core.errors import InputError, KvcalcError, UnknownNameError, UsageError
 from kvcalc.core.model import ModelSpec
 from kvcalc.models.documents import read_document
 from kvcalc.models.presets import ModelPreset, load_model_preset, model_from_document
 from kvcalc.models.text import printable, read_stream, read_text
 
-__all__ = ["load_model"]
+__all__ = ["SourceKind", "load_model"]
+
+SourceKind = Literal["config", "gguf", "hf"]
+"""What a source is said to be, where its spelling is not to decide."""
 
 _EXPLICIT = re.compile(r"\.{0,2}[/\\]|[A-Za-z]:[/\\]|~[/\\]")
 """How a path begins that no preset's name or alias can be meant by."""
 
 _YAML = (".yaml", ".yml")
-_OTHER = {".json": "a config.json", ".gguf": "a GGUF file", ".safetensors": "a safetensors file"}
-_SHAPE_HINT = "give --layers, --kv-heads and --head-dim, or a preset (kvcalc presets list)"
+_FILES = (".json", ".gguf", ".safetensors")
+_CONFIG = "config.json"
+_HUB = "hf:"
 
 
 def load_model(
-    source: str, *, stdin: BinaryIO | None = None, folders: Sequence[Path] = ()
+    source: str,
+    *,
+    kind: SourceKind | None = None,
+    stdin: BinaryIO | None = None,
+    folders: Sequence[Path] = (),
 ) -> ModelSpec:
     """Return the model that `source` names.
 
     Args:
-        source: a preset's name or alias, the path of a preset file, or `-` for one on stdin.
+        source: a preset's name or alias; the path of a preset file, a config.json, its folder or
+            a GGUF file; `hf:ORG/NAME[@revision]`; or `-` for a preset or config.json on stdin.
+        kind: read it as this, whatever its spelling.
         stdin: the stream to read for `-`; the process's own when None. It is not closed.
         folders: folders of presets that are searched before those that come with kvcalc.
 
     Raises:
         UsageError: a preset and a path have this spelling.
-        UnknownNameError: neither has.
-        UnsupportedError: another kind of model file.
+        UnknownNameError: neither has; or the file's architecture is not known.
+        UnsupportedError: a model that kvcalc knows and does not model.
         InputError: the file is missing, unreadable or has a fault.
+        UnavailableError: the Hub, or the extra that asks it, is not there.
     """
+    if kind == "hf" or (kind is None and source.startswith(_HUB)):
+        return _from_hub(source)
     if source == "-":
-        return model_from_document(read_document(read_stream(stdin), "stdin")).spec
-    if source.startswith("hf:"):
-        raise _not_read("a model on the Hub", source)
-    if _is_path(source):
-        return _read_path(source)
-    if not os.path.lexists(source):
+        return _from_stdin(stdin)
+    if kind is not None or _is_path(source):
+        return _read_path(source, kind)
+    if not _exists(source):
         return _read_name(source, folders).spec
     try:
         preset = load_model_preset(source, folders)
     except UnknownNameError:
-        return _read_path(source)
+        return _read_path(source, None)
     raise _both(source, preset)
 
 
 def _is_path(source: str) -> bool:
     """Whether a source can only be a path: by how it begins, or by its ending."""
     ending = os.path.splitext(source)[1].lower()
-    return bool(_EXPLICIT.match(source)) or ending in _YAML or ending in _OTHER
+    return bool(_EXPLICIT.match(source)) or ending in _YAML or ending in _FILES
 
 
-def _read_path(path: str) -> ModelSpec:
-    """Read a model from a path by what it is: the place where further readers come in."""
+def _exists(source: str) -> bool:
+    try:
+        return os.path.lexists(source)
+    except (OSError, ValueError):  # a NUL, or a name longer than any file's
+        return False
+
+
+def _read_path(path: str, kind: SourceKind | None) -> ModelSpec:
+    """Read a model from a path by what it is."""
     ending = os.path.splitext(path)[1].lower()
     if os.path.isdir(path):
-        raise _not_read("a folder", path)
-    if ending in _OTHER:
-        raise _not_read(_OTHER[ending], path)
+        return _read_folder(path)
+    if kind == "gguf" or ending == ".gguf":
+        from kvcalc.models.gguf import read_gguf  # only GGUF files need it
+
+        return read_gguf(path).spec
+    if ending == ".safetensors":
+        raise InputError(
+            "safetensors files hold weights, not the model's shape",
+            hint=f"give the {_CONFIG} beside them, or its folder",
+            where=printable(path),
+        )
+    if kind == "config" or ending == ".json":
+        return _from_file(path)
     return model_from_document(read_document(read_text(path), printable(path))).spec
+
+
+def _read_folder(path: str) -> ModelSpec:
+    config = os.path.join(path, _CONFIG)
+    if os.path.isfile(config):
+        return _from_file(config)
+    try:
+        files = sorted(name for name in os.listdir(path) if name.lower().endswith(".gguf"))
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {error.strerror}", hint="check the path", where=printable(path)
+        ) from None
+    if len(files) == 1:
+        return _read_path(os.path.join(path, files[0]), "gguf")
+    raise InputError(
+        f"the folder holds no {_CONFIG}" + (f" and {len(files)} GGUF files" if files else ""),
+        hint="name the file that describes the model",
+        where=printable(path),
+    )
+
+
+def _from_file(path: str) -> ModelSpec:
+    from kvcalc.models.json_documents import read_json_file  # presets do without it
+
+    return _from_config(read_json_file(path), path)
+
+
+def _from_config(config: dict[str, Any], path: str) -> ModelSpec:
+    from kvcalc.models.hf_config import read_config
+
+    where = printable(path)
+    stem = Path(path).stem
+    # A config.json is called after its folder, as checkpoints are kept.
+    name = Path(path).resolve().parent.name if Path(path).name == _CONFIG else stem
+    return read_config(_kept(config, where), where, name or stem)
+
+
+def _kept(config: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return a config, refusing JSON files that are something else of a checkpoint."""
+    if "weight_map" in config:
+        raise InputError(
+            "this is an index of weights, not a config", hint=f"give {_CONFIG}", where=where
+        )
+    return config
+
+
+def _from_stdin(stdin: BinaryIO | None) -> ModelSpec:
+    text = read_stream(stdin)
+    if text.lstrip().startswith("{"):
+        from kvcalc.models.json_documents import read_json
+
+        return _from_config(read_json(text, "stdin"), "stdin")
+    return model_from_document(read_document(text, "stdin")).spec
+
+
+def _from_hub(source: str) -> ModelSpec:
+    from kvcalc.models.hf_config import read_config
+    from kvcalc.models.hub import fetch_model_files  # brings threads and URLs
+    from kvcalc.models.json_documents import read_json
+
+    files = fetch_model_files(source, weights=False)
+    where = f"{_HUB}{files.repository}"
+    spec = read_config(
+        read_json(files.config_text, where), where, files.repository.rsplit("/", 1)[-1]
+    )
+    origin = f"read from {files.repository} at {files.revision}"
+    return msgspec.structs.replace(
+        spec, notes=(*spec.notes, origin + (", in the local cache" if files.cached else ""))
+    )
 
 
 def _read_name(source: str, folders: Sequence[Path]) -> ModelPreset:
@@ -82,22 +176,14 @@ def _read_name(source: str, folders: Sequence[Path]) -> ModelPreset:
     except UnknownNameError as error:
         if "/" not in source and "\\" not in source:
             raise
-        # It may have been meant as a path: ORG/NAME and FOLDER/FILE look alike.
-        hint = f"no file has this path either; {error.hint}"
+        # It may have been meant as a path or a repository: ORG/NAME and FOLDER/FILE look alike.
+        hint = f"no file has this path either; {_HUB}{source} asks the Hub; {error.hint}"
         raise UnknownNameError("model preset", error.name, error.suggestions, hint=hint) from None
-
-
-def _not_read(what: str, source: str) -> KvcalcError:
-    return UnsupportedError(
-        f"{what}: this version reads presets and preset files",
-        hint=_SHAPE_HINT,
-        where=printable(source),
-    )
 
 
 def _both(source: str, preset: ModelPreset) -> KvcalcError:
     spellings = (preset.spec.name, *preset.aliases)
-    other = next((s for s in spellings if not os.path.lexists(s)), None)
+    other = next((s for s in spellings if not _exists(s)), None)
     for_preset = f"{other} for the preset" if other else "another folder for the preset"
     return UsageError(
         f"{source} is a preset and also a path here",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvcalc.core.values import Value
 
-__all__ = ["Bar", "Bars", "Block", "Grid", "Heading", "Text"]
+__all__ = ["Bar", "Bars", "Block", "Code", "Grid", "Heading", "Text"]
 
 
 class Heading(Value, frozen=True):
@@ -15,6 +15,12 @@ class Heading(Value, frozen=True):
 
 class Text(Value, frozen=True):
     """Lines of prose or formula; may be wrapped, never cut."""
+
+    lines: tuple[str, ...]
+
+
+class Code(Value, frozen=True):
+    """Lines whose columns matter (a strip of letters) or that are formulas."""
 
     lines: tuple[str, ...]
 
@@ -47,4 +53,4 @@ class Bars(Value, frozen=True):
     bars: tuple[Bar, ...]
 
 
-Block = Heading | Text | Grid | Bars
+Block = Heading | Text | Code | Grid | Bars

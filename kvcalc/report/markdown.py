@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.report.blocks import Bars, Block, Grid, Heading, Text
+from kvcalc.report.blocks import Bars, Block, Code, Grid, Heading, Text
 
 __all__ = ["render"]
+
+_INDENT = "&nbsp;"
 
 
 def render(blocks: Sequence[Block]) -> str:
@@ -16,6 +18,8 @@ def render(blocks: Sequence[Block]) -> str:
         match block:
             case Heading(text=text):
                 parts.append(f"### {_escaped(text)}")
+            case Code(lines=lines):
+                parts.append("\n".join(["```text", *lines, "```"]))
             case Text(lines=lines):
                 parts.append("\n".join(f"- {_escaped(line.strip())}" for line in lines))
             case Grid():
@@ -28,8 +32,10 @@ def render(blocks: Sequence[Block]) -> str:
 def _grid(grid: Grid) -> str:
     text = {0, *grid.text_columns}
     rule = [":---" if i in text else "---:" for i in range(len(grid.columns))]
-    lines = [_row(grid.columns), _row(rule)]
-    lines += [_row(tuple(_escaped(cell) for cell in row)) for row in grid.rows]
+    lines = [_row([_escaped(name) for name in grid.columns]), _row(rule)]
+    for row in grid.rows:
+        first = len(row[0]) - len(row[0].lstrip())  # a row under another is indented
+        lines.append(_row([_INDENT * first + _escaped(row[0]), *(_escaped(c) for c in row[1:])]))
     return "\n".join(lines)
 
 
@@ -39,6 +45,6 @@ def _row(cells: Sequence[str]) -> str:
 
 def _escaped(text: str) -> str:
     """Escape what Markdown would read as a table, a tag or emphasis."""
-    for mark in ("\\", "|", "<", ">", "*", "_", "`"):
+    for mark in ("\\", "|", "<", ">", "*", "_", "`", "[", "]", "~", "&"):
         text = text.replace(mark, f"\\{mark}")
     return text.replace("\n", " ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,9 +12,18 @@ import msgspec
 
 from kvcalc.core.values import Value
 
-__all__ = ["Envelope", "as_csv", "as_json"]
+__all__ = ["Envelope", "as_csv", "as_json", "ascii_json"]
 
-_REPEATED = ("model", "name", "engine", "kv_cache_dtype", "block_size", "max_model_len")
+_REPEATED = (
+    "file",
+    "line",
+    "model",
+    "name",
+    "engine",
+    "kv_cache_dtype",
+    "block_size",
+    "max_model_len",
+)
 """Fields that say which combination a CSV row belongs to, where a result has them."""
 
 
@@ -39,6 +49,14 @@ class Envelope(Value, frozen=True, kw_only=True):
 def as_json(envelope: Envelope) -> str:
     """Return the document, indented by two; ints exact whatever their size."""
     return msgspec.json.format(msgspec.json.encode(envelope), indent=2).decode() + "\n"
+
+
+def ascii_json(document: str) -> str:
+    """Return the same document with every character beyond ASCII escaped."""
+    return "".join(
+        c if c.isascii() else json.dumps(c)[1:-1]  # such characters stand in strings only
+        for c in document
+    )
 
 
 def as_csv(results: Sequence[object]) -> str:

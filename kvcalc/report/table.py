@@ -7,11 +7,12 @@ running rich's tables would double the time of a short command.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from unicodedata import east_asian_width
 
-from kvcalc.report.blocks import Bars, Block, Grid, Heading, Text
+from kvcalc.report.blocks import Bars, Block, Code, Grid, Heading, Text
 
 __all__ = ["UNLIMITED", "Line", "plain", "render"]
 
@@ -46,7 +47,7 @@ def render(blocks: Sequence[Block], *, width: int, ascii_only: bool) -> list[Lin
         match block:
             case Heading(text=text):
                 lines += [[(part, "bold")] for part in _wrapped(text, width)]
-            case Text(lines=texts):
+            case Text(lines=texts) | Code(lines=texts):
                 for text in texts:
                     indent = " " * (len(text) - len(text.lstrip()) + 2)
                     lines += [[(part, "")] for part in _wrapped(text, width, indent)]
@@ -57,10 +58,22 @@ def render(blocks: Sequence[Block], *, width: int, ascii_only: bool) -> list[Lin
     return lines
 
 
+_UNIT = re.compile(r"(?<=\d) (?=[KMGTPk]?i?B\b|tokens?\b|%)")
+_GLUE = "\x00"
+
+
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Break a text between words; a number stays with its unit, a name in one piece."""
     if _cells(text) <= width:
         return [text]
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False) or [""]
+    lines = textwrap.wrap(
+        _UNIT.sub(_GLUE, text),
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(_GLUE, " ") for line in lines] or [""]
 
 
 def _cells(text: str) -> int:

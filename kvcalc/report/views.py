@@ -16,9 +16,9 @@ from kvcalc.core.results import (
     PresetDetail,
     PresetSummary,
 )
-from kvcalc.core.units import UnitSystem, format_bytes, format_count, format_ratio
+from kvcalc.core.units import UnitSystem, format_bytes, format_count, format_ratio, format_times
 from kvcalc.core.waste import WASTE_NAMES
-from kvcalc.report.blocks import Bar, Bars, Block, Grid, Heading, Text
+from kvcalc.report.blocks import Bar, Bars, Block, Code, Grid, Heading, Text
 
 __all__ = ["view"]
 
@@ -115,7 +115,7 @@ def _per_token(results: Sequence[PerToken], size: _Size) -> list[Block]:
     for r in results:
         if r.explain:
             blocks.append(Heading(f"{r.model}: the formula"))
-            blocks.append(Text(r.explain))
+            blocks.append(Code(r.explain))
     return blocks
 
 
@@ -147,11 +147,18 @@ def _layers(result: PerToken | PresetDetail, *, named: bool) -> Grid:
 def _comparisons(results: Sequence[Comparison], size: _Size) -> list[Block]:
     """Show one table a model and maximum, with a paged column for every block size."""
     blocks: list[Block] = []
-    groups: dict[tuple[str, int], list[Comparison]] = {}
+    group: list[Comparison] = []
     for result in results:
-        groups.setdefault((result.model, result.max_model_len), []).append(result)
-    for group in groups.values():
-        blocks.extend(_comparison(group, size))
+        # Blocks of one model follow one another; its first block again is another model.
+        same = group and (result.model, result.max_model_len) == (
+            group[0].model,
+            group[0].max_model_len,
+        )
+        if not same or result.block_size in {c.block_size for c in group}:
+            blocks.extend(_comparison(group, size) if group else [])
+            group = []
+        group.append(result)
+    blocks.extend(_comparison(group, size) if group else [])
     return blocks
 
 
@@ -208,7 +215,12 @@ def _comparison(group: Sequence[Comparison], size: _Size) -> list[Block]:
         Bars(bars),
         Grid(("", *names), tuple(rows)),
         _bounds(group, size),
+        *_formula(one.explain),
     ]
+
+
+def _formula(lines: tuple[str, ...]) -> list[Block]:
+    return [Heading("the formula"), Code(lines)] if lines else []
 
 
 def _bounds(group: Sequence[Comparison], size: _Size) -> Text:
@@ -221,12 +233,15 @@ def _bounds(group: Sequence[Comparison], size: _Size) -> Text:
     reserved = one.contiguous.reserved_bytes_per_request
     lines.append(f"contiguous reserves a request: {_exact(reserved, size)}")
     for c in group:
-        if c.paged.block_bytes is None:
+        if c.paged.block_bytes is None or c.block_size is None:
             continue
         lines.append(f"a block of {c.block_size}: {_exact(c.paged.block_bytes, size)}")
         tokens = c.paged.max_tail_tokens
+        # Windows and compressed caches have blocks, and tails, of their own.
+        whole = c.paged.max_tail_bytes * c.block_size == tokens * c.paged.block_bytes
         lines.append(
-            f"  worst tail: {tokens} token{'' if tokens == 1 else 's'} ="
+            f"  worst tail: {tokens} token{'' if tokens == 1 else 's'}"
+            f"{'' if whole else ' in a block of every pool'} ="
             f" {_exact(c.paged.max_tail_bytes, size)};"
             f" here {size(c.paged.mean_tail_bytes)} on average"
         )
@@ -247,7 +262,7 @@ def _bounds(group: Sequence[Comparison], size: _Size) -> Text:
             f" {' / '.join(f'{c.concurrency.paged_mean:,.1f}' for c in group if c.concurrency)}"
             f" paged against {format_count(one.concurrency.contiguous)} ({' / '.join(gains)})"
         )
-    return Text((*lines, *one.explain))
+    return Text(tuple(lines))
 
 
 # --------------------------------------------------------------------- frag
@@ -269,7 +284,7 @@ def _fragmentation(result: Fragmentation, size: _Size) -> list[Block]:
         ("request", _exact(result.request_bytes, size)),
         ("fits in one piece", "yes" if result.fits_contiguous else "no"),
         ("fits in blocks", "yes" if result.fits_paged else "no"),
-        ("free / request", f"{result.free_over_request:.4g} x"),
+        ("free / request", f"{format_times(result.free_bytes, result.request_bytes)} x"),
         ("external fragmentation", _NONE if ratio is None else format_ratio(ratio)),
         ("unusable for the request", unusable),
         (
@@ -283,7 +298,8 @@ def _fragmentation(result: Fragmentation, size: _Size) -> list[Block]:
     return [
         Text((result.verdict,)),
         Grid(("", ""), tuple(rows)),
-        Text((f"assumed: {result.assumes}", *result.explain)),
+        Text((f"assumed: {result.assumes}",)),
+        *_formula(result.explain),
     ]
 
 
@@ -303,9 +319,7 @@ def _layer_map(result: LayerMap) -> list[Block]:
         (
             letter,
             where + _places(spans),
-            spans[0].kind,
-            spans[0].shape,
-            spans[0].keeps,
+            _kept(spans[0]),
             _maybe(spans[0].bytes_per_token or None),
             _maybe(spans[0].state_bytes or None),
         )
@@ -315,11 +329,11 @@ def _layer_map(result: LayerMap) -> list[Block]:
     if result.architecture:
         heading += f", {result.architecture}"
     total = _maybe(result.bytes_per_token)
-    columns = ("", "layers", "kind", "shape of each", "keeps", "B a token", "B of state")
+    columns = ("", "layers", "what each of them keeps", "B a token", "B of state")
     return [
         Heading(heading),
-        Text(tuple(rows)),
-        Grid(columns, grid, text_columns=frozenset({1, 2, 3, 4})),
+        Code(tuple(rows)),
+        Grid(columns, grid, text_columns=frozenset({1, 2})),
         Text(
             (
                 f"all layers, {result.kv_cache_dtype}: {total} B a token"
@@ -331,7 +345,13 @@ def _layer_map(result: LayerMap) -> list[Block]:
     ]
 
 
-_PLACES_SHOWN = 4
+_PLACES_SHOWN = 3
+
+
+def _kept(span: LayerSpan) -> str:
+    if span.keeps == "nothing":
+        return f"nothing: {span.shape}" if span.shape else "nothing"
+    return f"{span.kind}: {span.shape}, {span.keeps}"
 
 
 def _places(spans: Sequence[LayerSpan]) -> str:
@@ -416,7 +436,15 @@ def _preset(result: PresetDetail) -> list[Block]:
         *([f"also called: {', '.join(result.aliases)}"] if result.aliases else []),
         *([f"draft layers, apart: {result.draft_layers}"] if result.draft_layers else []),
         f"read from: {', '.join(v for v in result.source.values() if v)}",
-        *(f"must give: {format_count(v)} B {k}" for k, v in result.expect.items()),
+        *(
+            f"must give: {format_count(v)} B a token in {k}"
+            for k, v in result.expect_bytes_per_token.items()
+        ),
+        *(
+            [f"must give: {format_count(result.expect_state_bytes)} B of state a sequence"]
+            if result.expect_state_bytes
+            else []
+        ),
         *(f"confirmed by: {line}" for line in result.confirmed_by),
         *(f"note: {line}" for line in result.notes),
     ]

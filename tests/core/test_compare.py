@@ -115,7 +115,7 @@ def test_requests_over_the_maximum() -> None:
 
 def test_no_request_is_left() -> None:
     plan = plan_of(builders.ARTICLE, max_model_len=100)
-    with pytest.raises(InvalidValueError, match="all 4 are longer than 100") as caught:
+    with pytest.raises(InvalidValueError, match="none of 4 is within 100 tokens") as caught:
         compare(plan, FOUR, over="exclude")
     assert "--over clip" in caught.value.hint
     with pytest.raises(InvalidValueError, match="there is no request to compare"):

@@ -203,7 +203,7 @@ def test_empty_holes_are_not_counted() -> None:
 
 def test_times_are_rounded_down() -> None:
     found = _frag(free_bytes=3999, largest_free_bytes=999, request_bytes=1000)
-    assert "3.9 times" in found.verdict
+    assert "3.99 times" in found.verdict
     found = _frag(free_bytes=4000, largest_free_bytes=999, request_bytes=1000)
     assert "is 4 times" in found.verdict
 

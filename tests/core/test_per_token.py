@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import pytest
-
 from kvcalc.core.attention import SharedKv
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec

@@ -7,7 +7,8 @@ from typing import Any
 
 import typer
 
-from kvcalc.cli.app import COMMANDS, build
+from kvcalc.cli.app import build
+from kvcalc.cli.commands import COMMANDS
 from kvcalc.core.dtypes import DTYPES, Row, cache_dtype
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import CACHE_KINDS
@@ -68,7 +69,7 @@ def dtypes() -> str:
 
 def convention() -> str:
     """Return engine none's convention."""
-    return "".join(f"- {sentence}\n" for sentence in CONVENTION)
+    return "".join(f"- {sentence}\n" for sentence in CONVENTION.values())
 
 
 def _commands() -> Iterable[tuple[str, Any]]:

@@ -43,7 +43,7 @@ def test_defaults() -> None:
     assert found.max_model_len == DEFAULT_MAX_MODEL_LEN == 8192
     assert found.block_bytes == 16 * 131_072
     assert (found.num_gpus, found.split, found.notes) == (1, "one_pool", ())
-    assert found.convention == CONVENTION
+    assert found.convention == (CONVENTION["rows"], CONVENTION["pages"])
     assert found.source
     long = ModelSpec(
         name="test",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -64,29 +65,67 @@ def test_a_name_that_is_also_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("source", "what"),
+    ("source", "message"),
     [
-        ("hf:meta-llama/Llama-3.1-8B", "a model on the Hub"),
-        ("config.json", "a config.json"),
-        ("./x/config.json", "a config.json"),
-        ("model.GGUF", "a GGUF file"),
-        ("model.safetensors", "a safetensors file"),
-        (".", "a folder"),
-        ("./", "a folder"),
+        ("config.json", "no such file"),
+        ("./x/config.json", "no such file"),
+        ("model.GGUF", "no such file"),
+        ("model.safetensors", "safetensors files hold weights, not the model's shape"),
+        (".", "the folder holds no config.json"),
+        ("./", "the folder holds no config.json"),
     ],
 )
-def test_what_later_versions_will_read(source: str, what: str) -> None:
-    with pytest.raises(UnsupportedError) as caught:
+def test_files_that_are_not_there(
+    source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path is told apart by its spelling, and its fault by what it would be."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
         load_model(source)
-    assert caught.value.message == f"{what}: this version reads presets and preset files"
-    assert "--layers" in caught.value.hint
+    assert caught.value.message == message
+
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "hidden_size": 512,
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A config.json, its folder, and the same on stdin are one model, called after the folder."""
+    folder = tmp_path / "tiny-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    monkeypatch.chdir(folder)
+    read = [load_model(s) for s in ("config.json", "./", str(folder))]
+    stdin = load_model("-", stdin=io.BytesIO(json.dumps(LLAMA).encode()))
+
+    assert {m.name for m in read} == {"tiny-llama"}
+    assert read[0] == read[1] == read[2]
+    assert stdin.layers == read[0].layers
+    assert read[0].bytes_per_token() == 2 * 2 * 2 * 64 * 2
+    assert load_model("config.json", kind="config") == read[0]
+
+
+def test_index_is_no_config(tmp_path: Path) -> None:
+    """The index of the shards lies beside the config and is easily taken for it."""
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text('{"weight_map": {}}', encoding="utf-8")
+    with pytest.raises(InputError, match="index of weights") as caught:
+        load_model(str(path))
+    assert "config.json" in caught.value.hint
 
 
 def test_what_is_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownNameError) as caught:
         load_model("meta-llama/Llama-3.1-9B")
-    assert caught.value.hint.startswith("no file has this path either; did you mean ")
+    assert caught.value.hint.startswith("no file has this path either; hf:meta-llama/Llama-3.1-9B")
+    assert "did you mean " in caught.value.hint
     with pytest.raises(UnknownNameError) as caught:
         load_model("lama-3.1-8b")
     assert caught.value.suggestions[0] == "llama-3.1-8b"

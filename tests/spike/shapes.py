@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def rows(name: str) -> list[dict[str, Any]]:
 
 def attention(
     name: str,
-    caches: list[tuple[int, Cache]],
+    caches: Sequence[tuple[int, Cache]],
     rule: Rule,
     *,
     kv_cache_dtype: str = "bfloat16",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kvcalc.core.capacity import Capacity
+from kvcalc.core.layers import Cache
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank
 from kvcalc.core.rules import Grow, Slots, Window
@@ -41,7 +42,10 @@ def _one_group(cache: Any, layers: int, dtype: str = "bfloat16") -> Any:
 
 
 def _deepseek_v32(row: dict[str, Any]) -> list[Group]:
-    caches = [(61, shapes.DEEPSEEK_V3), (61, shapes.DEEPSEEK_INDEXER)]
+    caches: list[tuple[int, Cache]] = [
+        (61, shapes.DEEPSEEK_V3),
+        (61, shapes.DEEPSEEK_INDEXER),
+    ]
     return [shapes.attention("mla+indexer", caches, _grow(row))]
 
 

@@ -1,0 +1,15 @@
+"""The commands, in the order that help shows, and the module that adds each."""
+
+from __future__ import annotations
+
+__all__ = ["COMMANDS"]
+
+COMMANDS = {
+    "per-token": "kvcalc.cli.per_token",
+    "compare": "kvcalc.cli.compare",
+    "frag": "kvcalc.cli.frag",
+    "layers": "kvcalc.cli.layers",
+    "presets": "kvcalc.cli.presets",
+    "gpus": "kvcalc.cli.gpus",
+    "schema": "kvcalc.cli.schema",
+}

@@ -1,0 +1,53 @@
+"""What a command was given: texts by parameter, and where each of them came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+from kvcalc.core.errors import KvcalcError
+
+__all__ = ["Origin", "Values"]
+
+_T = TypeVar("_T")
+
+
+class Origin(Enum):
+    """Where a value came from, the stronger first: flag, variable, settings file, default."""
+
+    TYPED = "typed"
+    VARIABLE = "variable"
+    SETTINGS = "settings"
+    DEFAULT = "default"
+
+
+class Values(dict[str, Any]):
+    """Texts, lists of texts and flags by parameter name.
+
+    Attributes:
+        origins: where each value came from.
+        places: how errors name each value's place: `--max`, `KVCALC_MAX` or `kvcalc.yaml:2`.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        origins: Mapping[str, Origin] | None = None,
+        places: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(values)
+        self.origins = dict(origins or {})
+        self.places = dict(places or {})
+
+    def typed(self, *names: str) -> bool:
+        """Whether any of these parameters was given on the command line."""
+        return any(self.origins.get(name) is Origin.TYPED for name in names)
+
+    def at(self, name: str, read: Callable[[], _T]) -> _T:
+        """Return read(), putting the value's place before the error it may raise."""
+        try:
+            return read()
+        except KvcalcError as error:
+            error.where = error.where or self.places.get(name, "")
+            raise

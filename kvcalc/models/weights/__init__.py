@@ -1,0 +1,17 @@
+"""Exact weight bytes from safetensors headers; no tensor's data is read."""
+
+from kvcalc.models.weights.files import read_safetensors
+from kvcalc.models.weights.header import Tensor, read_header
+from kvcalc.models.weights.index import ShardIndex, read_index
+from kvcalc.models.weights.summary import Weights, gather, summarise
+
+__all__ = [
+    "ShardIndex",
+    "Tensor",
+    "Weights",
+    "gather",
+    "read_header",
+    "read_index",
+    "read_safetensors",
+    "summarise",
+]

@@ -1,0 +1,250 @@
+"""What the weights of a checkpoint take: in all, by dtype, by class, by layer, and by rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from kvcalc.core.errors import InputError, InvalidValueError, UnsupportedError
+from kvcalc.core.model import stage_sizes
+from kvcalc.core.units import cdiv
+from kvcalc.core.values import Value
+from kvcalc.models.text import shown
+from kvcalc.models.weights.classes import (
+    CLASSES,
+    TensorClass,
+    draft_layers,
+    has_two_stacks,
+    in_encoder,
+    layer_of,
+    tensor_class,
+)
+from kvcalc.models.weights.header import Tensor
+from kvcalc.models.weights.index import ShardIndex
+
+__all__ = ["Part", "Weights", "gather", "summarise"]
+
+_ON_LAST_STAGE = ("lm_head", "norm", "draft")
+_WHOLE = ("norm", "router")
+_MATRIX = 2
+
+
+class Part(Value, frozen=True, kw_only=True):
+    """Tensors of one class and one place, as a split over ranks sees them.
+
+    Attributes:
+        kind: the class.
+        layer: the decoder layer; None outside of them.
+        rows: of a vocabulary's table, which is divided by rows; 0 for all else.
+        divided_bytes: of the matrices that tensor parallelism divides.
+        whole_bytes: of what every rank keeps whole.
+    """
+
+    kind: TensorClass
+    layer: int | None
+    rows: int = 0
+    divided_bytes: int = 0
+    whole_bytes: int = 0
+
+    def on_rank(self, tp: int) -> int:
+        """Return the bytes that one of `tp` ranks keeps."""
+        if self.rows:
+            row_bytes = cdiv(self.divided_bytes, self.rows)
+            return cdiv(self.rows, tp) * row_bytes + self.whole_bytes
+        return cdiv(self.divided_bytes, tp) + self.whole_bytes
+
+
+class Weights(Value, frozen=True, kw_only=True):
+    """The weights of a checkpoint, exact to the byte as stored.
+
+    Attributes:
+        total_bytes: of all tensors' data, without headers.
+        tensors: how many there are.
+        parameters: elements as stored; a packed format (GPTQ, AWQ, MXFP4 in U8) keeps several
+            parameters in one element, and scales count as well.
+        by_dtype: bytes of each safetensors dtype.
+        by_class: bytes of each class of tensor that occurs (`weights.classes` says how names
+            are read).
+        by_layer: bytes of each decoder layer, towers, drafts and an encoder apart.
+        shards: files they lie in.
+        stated_bytes: `total_size` of the index's metadata; None where it says nothing.
+        parts: what `per_rank` is computed from.
+        notes: what a reader of the numbers should know.
+    """
+
+    total_bytes: int
+    tensors: int
+    parameters: int
+    by_dtype: dict[str, int]
+    by_class: dict[str, int]
+    by_layer: dict[int, int]
+    shards: int
+    stated_bytes: int | None = None
+    parts: tuple[Part, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def per_rank(
+        self, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1
+    ) -> tuple[int, ...]:
+        """Estimate the bytes that a rank holds when the model is split evenly.
+
+        An estimate, and the only one here: engines pad, fuse, requantise, and keep copies of
+        KV heads where there are fewer than ranks. The convention:
+
+        - matrices (two dimensions or more) are divided by the ranks of a stage, rounded up a
+          class and layer; norms, routers, vectors and scalars are whole on every rank;
+        - tables of a vocabulary (embedding, lm_head) are divided by rows, rounded up;
+        - decoder layers go to stages as in `core.model.stage_sizes`; embeddings, towers, an
+          encoder and other tensors to the first stage; lm_head, the norms outside layers and
+          draft layers to the last, where a checkpoint without an lm_head keeps its embedding
+          once more.
+
+        Returns:
+            One number a pipeline stage; its tensor-parallel ranks hold equally much.
+
+        Raises:
+            InvalidValueError: a size below 1.
+            UnsupportedError: more stages than layers.
+        """
+        tp, pp = tensor_parallel_size, pipeline_parallel_size
+        for name, size in (("tensor_parallel_size", tp), ("pipeline_parallel_size", pp)):
+            if type(size) is not int or size < 1:
+                raise InvalidValueError(f"{name} is {size!r:.60}, not a whole number from 1 up")
+        stage_of = self._stages(pp)
+        held = [0] * pp
+        for part in self.parts:
+            last = part.layer is None and part.kind in _ON_LAST_STAGE
+            stage = pp - 1 if last else 0 if part.layer is None else stage_of[part.layer]
+            held[stage] += part.on_rank(tp)
+            if pp > 1 and part.kind == "embedding" and part.rows and "lm_head" not in self.by_class:
+                held[-1] += part.on_rank(tp)
+        return tuple(held)
+
+    def _stages(self, pp: int) -> dict[int, int]:
+        layers = sorted(self.by_layer)
+        if pp == 1:
+            return dict.fromkeys(layers, 0)
+        if not layers:
+            raise UnsupportedError(
+                "the tensors' names show no layers to split over pipeline stages",
+                hint="use one pipeline stage",
+            )
+        sizes = stage_sizes(len(layers), pp)
+        stages = [stage for stage, size in enumerate(sizes) for _ in range(size)]
+        return dict(zip(layers, stages, strict=True))
+
+
+def gather(
+    index: ShardIndex, shards: Mapping[str, tuple[Tensor, ...]], where: str
+) -> tuple[list[Tensor], tuple[str, ...]]:
+    """Return the tensors that an index lists, and notes on those that it does not.
+
+    Args:
+        index: the checkpoint's index.
+        shards: the tensors of each of its files.
+        where: how errors name the index.
+
+    Raises:
+        InputError: a file lacks a tensor that the index says it holds.
+    """
+    tensors: list[Tensor] = []
+    notes: list[str] = list(index.notes)
+    for shard, names in index.names_of().items():
+        listed = [tensor for tensor in shards[shard] if tensor.name in names]
+        tensors += listed
+        if len(listed) < len(names):
+            held = {tensor.name for tensor in listed}
+            missing = min(names - held)
+            message = f"{shown(shard, 80)} holds no tensor {shown(missing, 80)}"
+            if len(names) - len(listed) > 1:
+                message += f", nor {len(names) - len(listed) - 1} more of the index"
+            hint = "the index and the files are of different checkpoints: download them again"
+            raise InputError(message, hint=hint, where=where)
+        if len(shards[shard]) > len(listed):
+            extra = [tensor for tensor in shards[shard] if tensor.name not in names]
+            size = sum(tensor.bytes for tensor in extra)
+            notes.append(
+                f"{shard} holds {len(extra)} tensors ({size} bytes) that the index does not list;"
+                " they are not counted"
+            )
+    return tensors, tuple(notes)
+
+
+def summarise(
+    tensors: Iterable[Tensor],
+    *,
+    shards: int,
+    stated_bytes: int | None = None,
+    notes: tuple[str, ...] = (),
+) -> Weights:
+    """Add up the tensors of a checkpoint."""
+    found = list(tensors)
+    by_dtype: dict[str, int] = defaultdict(int)
+    by_class: dict[str, int] = defaultdict(int)
+    by_layer: dict[int, int] = defaultdict(int)
+    parts = _Parts([tensor.name for tensor in found])
+    for tensor in found:
+        kind, layer = parts.add(tensor)
+        by_dtype[tensor.dtype] += tensor.bytes
+        by_class[kind] += tensor.bytes
+        if layer is not None:
+            by_layer[layer] += tensor.bytes
+    total = sum(by_dtype.values())
+    if stated_bytes is not None and stated_bytes != total:
+        notes = (*notes, f"the index's total_size is {stated_bytes}, the tensors take {total}")
+    return Weights(
+        total_bytes=total,
+        tensors=len(found),
+        parameters=sum(tensor.elements for tensor in found),
+        by_dtype=dict(sorted(by_dtype.items())),
+        by_class={kind: by_class[kind] for kind in CLASSES if kind in by_class},
+        by_layer=dict(sorted(by_layer.items())),
+        shards=shards,
+        stated_bytes=stated_bytes,
+        parts=parts.all(),
+        notes=notes,
+    )
+
+
+class _Parts:
+    """Tensors sorted into parts."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._drafts = draft_layers(names)
+        self._two_stacks = has_two_stacks(names)
+        self._sums: dict[tuple[TensorClass, int | None, int], list[int]] = {}
+
+    def add(self, tensor: Tensor) -> tuple[TensorClass, int | None]:
+        """Count a tensor and return its class and decoder layer."""
+        kind, layer = self._place(tensor.name)
+        table = kind in ("embedding", "lm_head") and len(tensor.shape) == _MATRIX
+        rows = tensor.shape[0] if table else 0
+        sums = self._sums.setdefault((kind, layer, rows), [0, 0])
+        divided = len(tensor.shape) >= _MATRIX and kind not in _WHOLE
+        sums[0 if divided else 1] += tensor.bytes
+        return kind, layer
+
+    def _place(self, name: str) -> tuple[TensorClass, int | None]:
+        kind, layer = tensor_class(name), layer_of(name)
+        if kind in ("vision", "audio", "draft"):
+            return kind, None
+        if layer in self._drafts:
+            return "draft", None
+        if self._two_stacks and in_encoder(name):
+            return kind, None
+        return kind, layer
+
+    def all(self) -> tuple[Part, ...]:
+        """Return the parts in order of layers, those outside of them first."""
+        order = sorted(self._sums.items(), key=_place_of)
+        return tuple(
+            Part(kind=kind, layer=layer, rows=rows, divided_bytes=divided, whole_bytes=whole)
+            for (kind, layer, rows), (divided, whole) in order
+        )
+
+
+def _place_of(
+    item: tuple[tuple[TensorClass, int | None, int], list[int]],
+) -> tuple[int, int, int]:
+    (kind, layer, rows), _ = item
+    return -1 if layer is None else layer, CLASSES.index(kind), rows

@@ -1,0 +1,106 @@
+"""The public names of the package."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import kvcalc
+import kvcalc.api
+
+ROOT = Path(__file__).parents[2]
+CONTRACT = ["load_model", "Deployment", "plan", "compare", "fragmentation"]
+
+
+@pytest.mark.parametrize("name", kvcalc.__all__)
+def test_importable_and_documented(name: str) -> None:
+    """Every public name is there and says what it is."""
+    value = getattr(kvcalc, name)
+
+    if name != "__version__":
+        assert (inspect.getdoc(value) or "").strip()
+
+
+def test_all() -> None:
+    """`kvcalc` exports what `kvcalc.api` does, and the version."""
+    assert sorted(kvcalc.__all__) == sorted([*kvcalc.api.__all__, "__version__"])
+    assert sorted(kvcalc.__all__) == dir(kvcalc)
+    assert set(CONTRACT) <= set(kvcalc.__all__)
+
+
+def test_unknown_name() -> None:
+    """A name that is not there is an AttributeError that says so."""
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        _ = kvcalc.nope
+
+
+@pytest.mark.parametrize("name", [n for n in kvcalc.api.__all__ if n[0].islower()])
+def test_signatures(name: str) -> None:
+    """Every public function says what it takes and returns, by type."""
+    signature = inspect.signature(getattr(kvcalc, name))
+
+    assert signature.return_annotation is not inspect.Signature.empty
+    for parameter in signature.parameters.values():
+        assert parameter.annotation is not inspect.Parameter.empty
+
+
+def test_contract_example() -> None:
+    """The contract's example gives what it says."""
+    model = kvcalc.load_model("llama-3.1-8b")
+    assert model.bytes_per_token("bfloat16") == 131_072
+    assert model.sequence_bytes(8192, "bfloat16") == 2**30
+    deployment = kvcalc.Deployment(
+        tensor_parallel_size=2,
+        kv_cache_dtype="fp8",
+        block_size=16,
+        max_model_len=131_072,
+        gpu="h100-80gb",
+    )
+    plan = kvcalc.plan(model, deployment)
+    assert plan.block_size == 16
+    assert plan.block_bytes == 16 * 131_072 // 4
+    assert plan.bytes_held(8192) == 2**28
+    capacity = plan.capacity(kv_cache_bytes=10 * 2**30)
+    for name in ("num_blocks", "kv_cache_tokens", "max_concurrency", "fits", "needed_bytes"):
+        assert hasattr(capacity, name)
+    compared = kvcalc.compare(plan, lengths=[200, 1200, 700, 2600])
+    assert compared.workload.tokens == 4_700
+    found = kvcalc.fragmentation(holes=[2**30] * 3, request_bytes=2 * 2**30)
+    assert (found.fits_contiguous, found.fits_paged) == (False, True)
+    for name in ("held", "need", "wastes", "notes", "unsupported", "convention"):
+        assert hasattr(plan, name)
+
+
+def test_version() -> None:
+    """The version is the one of the metadata."""
+    assert metadata.version("kvcalc") == kvcalc.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+(?:[-.]?\w+)?", kvcalc.__version__)
+
+
+def test_metadata() -> None:
+    """The metadata says who may use it, with what, and where it runs."""
+    found = metadata.metadata("kvcalc")
+
+    assert found["License-Expression"] == "Apache-2.0"
+    assert found["Requires-Python"] == ">=3.11"
+    assert found["Summary"]
+    assert "Typing :: Typed" in found.get_all("Classifier", [])
+    required = sorted(re.split(r"[<>=!~; ]", r)[0] for r in metadata.requires("kvcalc") or [])
+    assert required == ["msgspec", "numpy", "pyyaml", "rich", "typer"]
+    (script,) = metadata.entry_points(group="console_scripts", name="kvcalc")
+    assert script.value == "kvcalc.__main__:run"
+
+
+def test_typed() -> None:
+    """Type checkers are told that the package is typed."""
+    assert (Path(kvcalc.__file__).parent / "py.typed").is_file()
+
+
+def test_project_files() -> None:
+    """The licence is there, and the lock file is not for the repository."""
+    assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "uv.lock" in (ROOT / ".gitignore").read_text(encoding="utf-8").split()
