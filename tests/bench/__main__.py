@@ -39,7 +39,7 @@ def start_up() -> float:
         for _ in range(REPEATS)
     ]
     ours, yardstick = zip(*pairs, strict=True)
-    return statistics.median(ours) / statistics.median(yardstick)
+    return float(statistics.median(ours) / statistics.median(yardstick))
 
 
 def seconds(run: Callable[[], object]) -> float:

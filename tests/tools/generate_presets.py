@@ -1,0 +1,214 @@
+"""Make the model presets from published configs: python -m tests.tools.generate_presets --write.
+
+Every config.json of the reference corpus (published files only) is read by kvcalc's own reader, and
+what the model must come to is taken from an engine's answer about the same file where there is
+one. Presets that a person wrote (`HAND_WRITTEN`) are left alone. Without --write the names are
+printed; with it files are written and stale ones removed.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kvcalc.core.dtypes import element_bytes
+from kvcalc.core.errors import KvcalcError
+from kvcalc.core.model import ModelSpec
+from kvcalc.models.hf_config import read_config
+from kvcalc.models.json_documents import read_json
+from kvcalc.models.preset_writer import preset_name, preset_text
+from kvcalc.models.presets import load_model_preset
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared"
+PRESETS = ROOT / "presets" / "models"
+HAND_WRITTEN = (
+    "llama-2-7b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "opt-13b", "qwen2.5-72b",
+    "deepseek-v3", "deepseek-v2-lite", "gemma-3-27b", "gpt-oss-20b", "qwen3-next-80b-a3b",
+    "qwen3.5-27b", "qwen3.5-27b-attention", "jamba-v0.1", "nemotron-3-nano-30b-a3b",
+    "llama-4-scout",
+)  # fmt: skip
+_SUFFIXES = ("-instruct", "-it", "-hf", "-base")
+
+
+class Published(NamedTuple):
+    """A published config: the model's id, the file's name in the corpus, and what kvcalc reads."""
+
+    model_id: str
+    file: str
+    spec: ModelSpec
+
+
+class Expected(NamedTuple):
+    """What a model must come to, and who says so."""
+
+    bytes_per_token: dict[str, int]
+    state_bytes: int
+    confirmed_by: str
+
+
+def published() -> Iterator[Published]:
+    """Yield every published config that kvcalc reads."""
+    index = SHARED / "corpus" / "index.tsv"
+    with index.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines, delimiter="\t"):
+            if row["kind"] != "verbatim":
+                continue
+            path = SHARED / "corpus" / row["file"]
+            where = f"{row['model_id']} config.json"
+            try:
+                config = read_json(path.read_text(encoding="utf-8"), where)
+                spec = read_config(config, where, row["model_id"].rsplit("/", 1)[-1])
+            except KvcalcError:
+                continue  # test_corpus lists what is refused, and why
+            yield Published(row["model_id"], path.stem, spec)
+
+
+@cache
+def _rows(name: str) -> dict[str, list[dict[str, Any]]]:
+    """Return an oracle's rows by file name of the config."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    path = SHARED / "oracle" / f"{name}_results.jsonl"
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        found.setdefault(row.get("model") or row.get("name") or "", []).append(row)
+    return found
+
+
+_PLAIN = {"max_model_len", "tp", "block_size", "enable_prefix_caching", "async_scheduling",
+          "max_num_batched_tokens", "max_num_seqs"}  # fmt: skip
+
+
+def _of_vllm(file: str) -> Expected | None:
+    """Return vLLM's figures: bytes of a page over its tokens, and of a state."""
+    for row in _rows("vllm").get(file, []):
+        plain = row["vllm_version"].startswith("0.33") and set(row["case"]) <= _PLAIN
+        if not plain or row.get("tp") != 1 or row.get("kv_cache_dtype", "auto") != "auto":
+            continue
+        specs = row.get("layer_specs", [])
+        if not specs or any("tokens_per_state" in s and s["tokens_per_state"] > 1 for s in specs):
+            continue  # compressed caches round their pages up
+        grown = state = 0
+        for s in specs:
+            page = s.get("unpadded_page_size_bytes", s["page_size_bytes"])
+            if s["class"] == "MambaSpec":
+                sizes = (element_bytes(dtype) for dtype in s["dtypes"])
+                one = sum(
+                    prod(shape) * size for shape, size in zip(s["shapes"], sizes, strict=True)
+                )
+                state += s["num_layers"] * one
+            elif s["class"] != "CrossAttentionSpec":
+                grown += s["num_layers"] * page // s["block_size"]
+        return Expected(
+            {row["model_dtype"]: grown}, state, "vLLM 0.33.0: pages and states of every layer"
+        )
+    return None
+
+
+def _of_transformers(file: str) -> Expected | None:
+    """Return transformers' figures: elements a token of every growing layer."""
+    for row in _rows("transformers").get(file, []):
+        layers = row.get("layers", [])
+        if row.get("cache") != "DynamicCache" or any("Dynamic" not in x["cls"] for x in layers):
+            continue
+        grown = 0
+        for layer in layers:
+            for tensor in layer["tensors"]:
+                shape, dtype = tensor.split("[", 1)[1].split("]:")
+                _, heads, _, width = (int(n) for n in shape.split(","))
+                grown += layer["n"] * heads * width * element_bytes(dtype)
+        return Expected({row["dtype"]: grown}, 0, "transformers 5.24.0: tensors of every layer")
+    return None
+
+
+def expected(item: Published) -> Expected:
+    """Return what an engine says of the same file, else what kvcalc reads from it."""
+    for oracle in (_of_vllm, _of_transformers):
+        found = oracle(item.file)
+        if found is not None:
+            return found
+    dtype = item.spec.dtype
+    grown = item.spec.bytes_per_token(dtype)
+    return Expected(
+        {dtype: grown} if grown is not None else {},
+        item.spec.state_bytes(),
+        "kvcalc's reading of config.json; no engine was asked yet",
+    )
+
+
+def _stripped(name: str) -> str:
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def groups() -> Iterator[tuple[str, list[Published]]]:
+    """Yield preset names and the configs that they stand for.
+
+    Configs whose names differ by a suffix such as -instruct share a preset where their layers and
+    dtypes are the same; otherwise each keeps its full name.
+    """
+    taken = {load_model_preset(name).spec.name for name in HAND_WRITTEN}
+    known = {a.lower() for name in HAND_WRITTEN for a in load_model_preset(name).aliases}
+    found: dict[str, list[Published]] = {}
+    for item in published():
+        if item.model_id.lower() not in known:
+            found.setdefault(_stripped(preset_name(item.model_id)), []).append(item)
+    for short, items in sorted(found.items()):
+        kept = {(i.spec.layers, i.spec.dtype, i.spec.kv_cache_dtype) for i in items}
+        if len(kept) == 1 and short not in taken:
+            yield short, sorted(items, key=lambda i: len(i.model_id))
+            continue
+        full: dict[str, list[Published]] = {}
+        for item in items:
+            full.setdefault(preset_name(item.model_id), []).append(item)
+        for name, same in full.items():
+            if name not in taken and len(same) == 1:
+                yield name, same
+
+
+def files() -> dict[str, str]:
+    """Return the text of every generated preset by name."""
+    made: dict[str, str] = {}
+    for name, items in groups():
+        first = items[0]
+        figures = expected(first)
+        if not figures.bytes_per_token:
+            continue  # nothing that one token adds could be checked
+        aliases = sorted({i.model_id for i in items} | {preset_name(i.model_id) for i in items})
+        made[name] = preset_text(
+            first.spec,
+            name=name,
+            title=first.spec.name,
+            aliases=[a for a in aliases if a != name],
+            source={"repository": first.model_id, "file": "config.json"},
+            bytes_per_token=figures.bytes_per_token,
+            state_bytes=figures.state_bytes,
+            confirmed_by=[figures.confirmed_by],
+        )
+    return made
+
+
+def main() -> int:
+    """Write the presets, or print their names."""
+    made = files()
+    if "--write" not in sys.argv:
+        print(*made, sep="\n")
+        return 0
+    for path in PRESETS.glob("*.yaml"):
+        if path.stem not in made and path.stem not in HAND_WRITTEN:
+            path.unlink()
+    for name, text in made.items():
+        (PRESETS / f"{name}.yaml").write_text(text, encoding="utf-8", newline="\n")
+    print(f"{len(made)} presets written, {len(HAND_WRITTEN)} left alone")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
