@@ -1,0 +1,217 @@
+"""From a GGUF file to the model that it holds."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+
+from kvcalc.core.errors import InputError, KvcalcError
+from kvcalc.core.layers import LayerRun
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.values import NonNegative, Positive, Value
+from kvcalc.models.gguf.architectures import Architecture, architecture
+from kvcalc.models.gguf.attention import Block
+from kvcalc.models.gguf.faults import broken
+from kvcalc.models.gguf.fields import Fields
+from kvcalc.models.gguf.header import Header, read_header
+from kvcalc.models.gguf.shards import shard_count, sibling
+from kvcalc.models.gguf.tensors import Tensors
+from kvcalc.models.text import printable
+
+__all__ = ["GgufModel", "read_gguf"]
+
+_DTYPE = "float16"
+_DTYPE_NOTE = "GGUF files say no dtype of K and V: float16 is llama.cpp's default cache type"
+_MAX_NAME = 100
+
+
+class GgufModel(Value, frozen=True, kw_only=True):
+    """A model and its weights as a GGUF file has them.
+
+    Attributes:
+        file: the path as it was given.
+        spec: the layers and what each keeps, as llama.cpp reads the file.
+        version: of the format.
+        byte_order: `little` or `big`.
+        tensors: tensors described in the files that were read.
+        weights_bytes: bytes of all tensors; None where there are none, or a type or a file of a
+            split is not known.
+        layer_weights: bytes by layer, draft layers last; empty where weights_bytes is None.
+        shards: files that the model is split into.
+        draft_layers_in_main: llama.cpp keeps K and V of the draft layers in the main context too.
+    """
+
+    file: str
+    spec: ModelSpec
+    version: Positive
+    byte_order: str
+    tensors: NonNegative
+    weights_bytes: int | None
+    layer_weights: tuple[int, ...] = ()
+    shards: Positive = 1
+    draft_layers_in_main: bool = False
+
+
+def read_gguf(path: str) -> GgufModel:
+    """Read a GGUF file's header; of a model in several files, the first of them.
+
+    Raises:
+        InputError: missing, not a GGUF file, damaged, or without what its architecture needs.
+        UnsupportedError: an architecture that kvcalc does not know, or that keeps no KV cache.
+    """
+    file = printable(path)
+    header = _open(path, file)
+    shards = shard_count(header.entries, path, file)
+    name = _architecture_name(header, file)
+    known = architecture(name, file)
+    try:
+        fields, blocks = _layers(name, known, header, shards, file)
+        tensors, notes = _weights(path, header, shards)
+        return _model(file, header, fields, blocks, known, tensors, notes, shards)
+    except KvcalcError as error:
+        if error.where:
+            raise
+        # A core value refused a number; it does not know which file gave it.
+        raise InputError(error.message, hint=error.hint, where=file) from None
+
+
+def _open(path: str, file: str) -> Header:
+    hint = "give the path of a GGUF file"
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise InputError("is a directory", hint=hint, where=file)
+        if not stat.S_ISREG(mode):  # opening a pipe would wait for ever
+            raise InputError("is not a file", hint=hint, where=file)
+        with open(path, "rb") as stream:
+            return read_header(stream, os.fstat(stream.fileno()).st_size, file)
+    except FileNotFoundError:
+        raise InputError("no such file", hint=hint, where=file) from None
+    except PermissionError:
+        hint = "make the file readable"
+        raise InputError("permission denied", hint=hint, where=file) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = printable(getattr(error, "strerror", None) or str(error))
+        raise InputError(f"cannot be read: {reason}", hint=hint, where=file) from None
+
+
+def _architecture_name(header: Header, file: str) -> str:
+    kind = header.entries.get("general.type", "model")
+    if kind not in ("model", "mmproj"):
+        what = f"this is a GGUF of type {kind!r:.40}, not a model"
+        raise broken(file, printable(what), "give the file of the model itself")
+    name = header.entries.get("general.architecture")
+    if not isinstance(name, str) or not name:
+        raise broken(file, "general.architecture is missing", "convert the model anew")
+    return printable(name)
+
+
+def _layers(
+    name: str, known: Architecture, header: Header, shards: int, file: str
+) -> tuple[Fields, list[Block]]:
+    fields = Fields(name, header.entries, file)
+    if known.drafts_by_weights and shards == 1:
+        fields.drop_drafts_without_weights(header.tensors)
+    return fields, known.rule(fields)
+
+
+def _weights(path: str, header: Header, shards: int) -> tuple[Tensors | None, list[str]]:
+    """Return the tensors of all files, None where some are not known, and notes on them."""
+    tensors = header.tensors
+    for number in range(2, shards + 1):
+        other = sibling(path, number, shards)
+        if other is None or not os.path.isfile(other):
+            missing = f"file {number} of {shards} is not beside it"
+            return None, [f"the model is split: {missing}, so its weights are not known"]
+        tensors = tensors.joined(_open(other, printable(other)).tensors)
+    notes = [f"the model is split into {shards} files"] if shards > 1 else []
+    if not tensors.described:
+        return None, [*notes, "the file holds no tensors, so the weights are not known"]
+    if shards > 1 and header.entries.get("split.tensors.count") != tensors.described:
+        return None, [*notes, "its files do not hold the tensors they should: weights not known"]
+    if tensors.unknown:
+        types = ", ".join(str(type_) for type_ in sorted(tensors.unknown)[:5])
+        count = sum(tensors.unknown.values())
+        notes.append(
+            f"weights not known: {count} tensors of ggml types that kvcalc does not know ({types})"
+        )
+        return None, notes
+    return tensors, notes
+
+
+def _model(
+    file: str,
+    header: Header,
+    fields: Fields,
+    blocks: list[Block],
+    known: Architecture,
+    tensors: Tensors | None,
+    notes: list[str],
+    shards: int,
+) -> GgufModel:
+    # A file of draft layers alone is a model of its own: llama.cpp then filters none.
+    main = len(blocks) - fields.drafts or len(blocks)
+    drafts = blocks[main:]
+    in_main = known.drafts_in_main and bool(drafts)
+    spec = ModelSpec(
+        name=_name(header, file),
+        num_hidden_layers=main,
+        dtype=_DTYPE,
+        layers=_runs(blocks[:main]),
+        max_position_embeddings=fields.number("context_length"),
+        draft_layers=_runs(drafts),
+        architecture=fields.arch,
+        notes=(_DTYPE_NOTE, *_notes(fields, blocks, in_main=in_main), *notes),
+    )
+    layers = (
+        () if tensors is None else tuple(tensors.by_layer.get(i, 0) for i in range(len(blocks)))
+    )
+    return GgufModel(
+        file=file,
+        spec=spec,
+        version=header.version,
+        byte_order=header.byte_order,
+        tensors=header.tensors.described if tensors is None else tensors.described,
+        weights_bytes=None if tensors is None else tensors.total,
+        layer_weights=layers,
+        shards=shards,
+        draft_layers_in_main=in_main,
+    )
+
+
+def _name(header: Header, file: str) -> str:
+    name = header.entries.get("general.name")
+    if isinstance(name, str) and name.strip():
+        return printable(name.strip())[:_MAX_NAME]
+    return os.path.basename(file) or file
+
+
+def _notes(fields: Fields, blocks: list[Block], *, in_main: bool) -> list[str]:
+    kinds = {cache.kind for block in blocks for cache in block.caches}
+    notes = []
+    if "indexer" in kinds:
+        notes.append("indexer keys count in float16: llama.cpp keeps them in the cache type of K")
+    window = fields.has("attention.sliding_window")
+    if window and not kinds & {"sliding_window", "chunked_attention", "sliding_mla"}:
+        notes.append("llama.cpp does not use the file's sliding_window: every token is kept")
+    if fields.arch in ("deepseek2", "mistral4") and "mla" not in kinds:
+        notes.append(
+            "a file without key_length_mla, from before llama.cpp kept latents: K and V of every"
+            " head are kept; a new conversion keeps far less"
+        )
+    if in_main:
+        notes.append("llama.cpp keeps K and V of the draft layers in the main context as well")
+    return notes
+
+
+def _runs(blocks: Sequence[Block]) -> tuple[LayerRun, ...]:
+    """Join neighbours that keep the same for the same reason."""
+    runs: list[LayerRun] = []
+    for caches, note in blocks:
+        last = runs[-1] if runs else None
+        if last is not None and (last.caches, last.note) == (caches, note):
+            runs[-1] = LayerRun(count=last.count + 1, caches=caches, note=note)
+        else:
+            runs.append(LayerRun(count=1, caches=caches, note=note))
+    return tuple(runs)

@@ -1,0 +1,106 @@
+"""The tensor infos of a GGUF header: what the weights take, in all and by layer."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import NamedTuple
+
+from kvcalc.models.gguf.faults import broken
+from kvcalc.models.gguf.ggml_types import GGML_TYPES, tensor_bytes
+from kvcalc.models.gguf.window import ByteWindow
+from kvcalc.models.text import shown
+
+__all__ = ["Tensors", "read_tensors"]
+
+_MAX_TENSORS = 200_000
+_MAX_NAME = 1024  # bytes; ggml itself keeps 63
+_MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
+_SMALLEST_INFO = 8 + 4 + 4 + 8
+
+_LAYER = re.compile(rb"blk\.([0-9]{1,4})\.")
+_NEXTN = b"nextn.eh_proj.weight"
+
+
+class Tensors(NamedTuple):
+    """What the tensors of a file take.
+
+    Attributes:
+        described: tensors that the file describes.
+        total: bytes of those whose type is known.
+        by_layer: bytes of those, by the layer in their name (`blk.7.`).
+        unknown: numbers of types that are not known -> tensors of that type.
+        drafting: layers that hold the projection of a NextN (multi-token-prediction) head.
+        end: bytes of the data section that the tensors reach into.
+    """
+
+    described: int = 0
+    total: int = 0
+    by_layer: dict[int, int] = {}
+    unknown: dict[int, int] = {}
+    drafting: frozenset[int] = frozenset()
+    end: int = 0
+
+    def joined(self, other: Tensors) -> Tensors:
+        """Return the tensors of two files of one model together."""
+        layers, unknown = dict(self.by_layer), dict(self.unknown)
+        for layer, size in other.by_layer.items():
+            layers[layer] = layers.get(layer, 0) + size
+        for type_, tensors in other.unknown.items():
+            unknown[type_] = unknown.get(type_, 0) + tensors
+        drafting = self.drafting | other.drafting
+        described, total = self.described + other.described, self.total + other.total
+        return Tensors(described, total, layers, unknown, drafting)
+
+
+def read_tensors(window: ByteWindow, count: int) -> Tensors:
+    """Read `count` tensor infos.
+
+    Raises:
+        InputError: more tensors than any model has, a name or shape that ggml cannot hold, rows
+            that are no whole blocks, or a length beyond the end of the file.
+    """
+    if count > _MAX_TENSORS:
+        raise broken(window.file, f"{count} tensors; at most {_MAX_TENSORS} are read")
+    window.need(count * _SMALLEST_INFO, f"{count} tensor infos")
+    total = end = 0
+    by_layer: dict[int, int] = {}
+    unknown: dict[int, int] = {}
+    drafting: set[int] = set()
+    for _ in range(count):
+        name, type_, size, offset = _read_info(window)
+        if size is None:
+            unknown[type_] = unknown.get(type_, 0) + 1
+            continue
+        total += size
+        end = max(end, offset + size)
+        if match := _LAYER.match(name):
+            layer = int(match[1])
+            by_layer[layer] = by_layer.get(layer, 0) + size
+            if name.endswith(_NEXTN):
+                drafting.add(layer)
+    return Tensors(count, total, by_layer, unknown, frozenset(drafting), end)
+
+
+def _read_info(window: ByteWindow) -> tuple[bytes, int, int | None, int]:
+    """Return a tensor's name, type, bytes (None: type not known) and offset."""
+    length = window.number("Q", "the length of a tensor's name")
+    if length > _MAX_NAME:
+        raise broken(window.file, f"a tensor's name of {length} bytes")
+    name = window.take(length, "a tensor's name")
+    dimensions = window.number("I", "a tensor's dimensions")
+    if dimensions > _MAX_DIMENSIONS:
+        tensor = shown(name.decode("utf-8", "replace"))
+        raise broken(window.file, f"the tensor {tensor} has {dimensions} dimensions")
+    form = struct.Struct(f"{window.order}{dimensions}QIQ")
+    *shape, type_, offset = form.unpack(window.take(form.size, "a tensor's shape"))
+    size = tensor_bytes(type_, tuple(shape))
+    if size is None and type_ in GGML_TYPES:
+        tensor = shown(name.decode("utf-8", "replace"))
+        known = GGML_TYPES[type_]
+        raise broken(
+            window.file,
+            f"the tensor {tensor} of type {known.name} has rows of {shape[0] if shape else 1},"
+            f" not whole blocks of {known.elements}",
+        )
+    return name, type_, size, offset
