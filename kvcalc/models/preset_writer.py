@@ -15,6 +15,7 @@ from kvcalc.core.model import ModelSpec
 __all__ = ["preset_name", "preset_text"]
 
 _MAX_PERIOD = 64  # layers in a pattern; the longest published one has 24
+_MAX_START = 8  # layers of their own before a pattern starts
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./ -]*")
 _WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # of YAML 1.1 readers
 
@@ -82,32 +83,37 @@ def _scalar(text: str) -> str:
 
 
 def _entries(runs: Sequence[LayerRun]) -> Iterator[str]:
-    """Yield the lines under `layers`: a repeated pattern where that is shorter, then the rest."""
+    """Yield the lines under `layers`: a repeated pattern where that is shorter, and the rest."""
     each = [(run.caches, run.note) for run in runs for _ in range(run.count)]
-    period = _period(each)
-    times = len(each) // period if period else 0
-    rest = each
-    if times > 1:
+    start, period, times = _fold(each)
+    yield from (f"  - {_entry(*run)}" for run in _runs(each[:start]))
+    if times:
         yield f"  - repeat: {times}"
         yield "    layers:"
-        yield from (f"      - {_entry(*run)}" for run in _runs(each[:period]))
-        rest = each[times * period :]
-    yield from (f"  - {_entry(*run)}" for run in _runs(rest))
+        yield from (f"      - {_entry(*run)}" for run in _runs(each[start : start + period]))
+    yield from (f"  - {_entry(*run)}" for run in _runs(each[start + period * times :]))
 
 
 _Kept = tuple[tuple[Any, ...], str]
 
 
-def _period(each: Sequence[_Kept]) -> int:
-    """Return the shortest pattern that the layers repeat at least twice; 0 for none worth it."""
-    plain = len(list(_runs(each)))
-    for period in range(2, min(_MAX_PERIOD, len(each) // 2) + 1):
-        whole = len(each) // period * period
-        if all(each[i] == each[i % period] for i in range(whole)):
-            folded = len(list(_runs(each[:period]))) + len(list(_runs(each[whole:])))
-            if folded + 1 < plain:
-                return period
-    return 0
+def _fold(each: Sequence[_Kept]) -> tuple[int, int, int]:
+    """Return (start, period, times) of the repeated pattern that leaves the fewest entries.
+
+    times is 0 where writing the layers out is as short.
+    """
+    best = (len(list(_runs(each))), (0, 0, 0))
+    for start in range(min(_MAX_START, len(each))):
+        for period in range(2, min(_MAX_PERIOD, (len(each) - start) // 2) + 1):
+            end = start + period
+            while end < len(each) and each[end] == each[end - period]:
+                end += 1
+            times = (end - start) // period
+            if times > 1:
+                parts = each[:start], each[start : start + period], each[start + period * times :]
+                entries = 1 + sum(len(list(_runs(part))) for part in parts)
+                best = min(best, (entries, (start, period, times)))
+    return best[1]
 
 
 def _runs(each: Sequence[_Kept]) -> Iterator[tuple[int, tuple[Any, ...], str]]:

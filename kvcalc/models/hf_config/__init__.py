@@ -6,13 +6,26 @@ from typing import Any
 
 from kvcalc.core.errors import InputError, KvcalcError
 from kvcalc.core.model import ModelSpec
+from kvcalc.models.hf_config.class_defaults import class_defaults
 from kvcalc.models.hf_config.fields import Fields
 from kvcalc.models.hf_config.parts import kv_scheme, model_dtype
-from kvcalc.models.hf_config.registry import MODEL_TYPES, NESTED, family
+from kvcalc.models.hf_config.registry import MODEL_TYPES, NESTED, family, model_type_of
 
 __all__ = ["read_config"]
 
 _MAX_NESTING = 3  # thinker_config.text_config is the deepest published
+
+_LENGTHS = (
+    "model_max_length",
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "n_ctx",
+    "max_target_positions",
+    "max_context_length",
+)
+"""Spellings of the longest sequence; vLLM 0.33 model_arch_config_convertor.py prefers the first."""
 
 
 def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
@@ -30,8 +43,8 @@ def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
     """
     outer = Fields(config, where)
     architecture = _architecture(outer)
-    text = _language_model(outer)
     try:
+        text = _language_model(outer, architecture)
         found = family(architecture, where)(text)
         return ModelSpec(
             name=name,
@@ -39,9 +52,7 @@ def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
             num_hidden_layers=sum(run.count for run in found.layers),
             dtype=model_dtype(text, outer),
             kv_cache_dtype=kv_scheme(outer),
-            max_position_embeddings=text.whole(
-                "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"
-            ),
+            max_position_embeddings=text.whole(*_LENGTHS),
             layers=found.layers,
             draft_layers=found.draft,
             notes=tuple(dict.fromkeys(outer.notes)),
@@ -68,15 +79,17 @@ def _architecture(outer: Fields) -> str:
     )
 
 
-def _language_model(outer: Fields) -> Fields:
+def _language_model(outer: Fields, architecture: str) -> Fields:
     """Return the part that describes the decoder, with the outer keys where it lacks them."""
-    parts = [outer]
+    model_type = outer.text("model_type") or model_type_of(architecture)
+    defaults = class_defaults(model_type)
+    text = inner = outer.of_class(defaults.of_whole_file())
     for _ in range(_MAX_NESTING):
-        inner = parts[-1].section(*NESTED)
-        if inner is None:
+        nested = inner.section(*NESTED)
+        if nested is None:
             break
-        parts.append(inner)
-    text = parts[0]
-    for inner in parts[1:]:
+        # A part that does not name its class is of the class that the whole config's has for it.
+        own = nested.text("model_type")
+        inner = nested.of_class(class_defaults(own) if own else defaults)
         text = inner.over(text)
     return text

@@ -1,7 +1,9 @@
 """Typed access to a config.json: every spelling of a key, and every fault with the key's name.
 
-`null` and an absent key are the same thing, as they are to the config classes. What a class's
-default supplies is asked for with `default_*`, which leaves a note that says whose default it is.
+`null` and an absent key are the same thing, but for the few keys where a config class takes an
+explicit null at its word (`sliding_window`: no window). What a class supplies for an absent key
+comes from the table of `class_defaults`, or from the `default` that a family gives; either leaves
+a note that says whose default it is.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 
 from kvcalc.core.errors import InputError, UnknownNameError
 from kvcalc.core.values import MAX_DIMENSION
+from kvcalc.models.hf_config.class_defaults import NO_DEFAULTS, ClassDefaults
 from kvcalc.models.text import shown
 
 __all__ = ["MAX_LAYERS", "Fields"]
@@ -34,25 +37,41 @@ class Fields:
         *,
         path: str = "",
         notes: list[str] | None = None,
+        defaults: ClassDefaults = NO_DEFAULTS,
     ) -> None:
         self._values = values
         self._path = path
+        self._defaults = defaults
         self.where = where
         self.notes: list[str] = [] if notes is None else notes
 
     # ------------------------------------------------------------------ raw access
 
     def get(self, *names: str) -> Any:
-        """Return the value of the first of these keys that is there and not null; else None."""
+        """Return the first of these keys that is there and not null, else its class's default."""
         for name in names:
             value = self._values.get(name)
             if value is not None:
                 return value
-        return None
+        return self._default(*names)
 
     def has(self, *names: str) -> bool:
-        """Whether any of these keys is there and not null."""
-        return self.get(*names) is not None
+        """Whether any of these keys is there and not null; a class's default does not count."""
+        return any(self._values.get(name) is not None for name in names)
+
+    def _default(self, *names: str) -> int | None:
+        nullable = self._defaults.nullable
+        if any(name in self._values and name in nullable for name in names):
+            return None
+        name = next((name for name in names if name in self._defaults.values), None)
+        if name is None:
+            return None
+        default = self._defaults.values[name]
+        self._note_default(name, default, self._defaults.of)
+        return default
+
+    def _note_default(self, name: str, default: int, of: str) -> None:
+        self.notes.append(f"{self._path}{name} is left out: {default} by default of {of}")
 
     def name(self, *names: str) -> str:
         """Return the path of the first key that is there (of the first one, if none is)."""
@@ -120,7 +139,7 @@ class Fields:
         """
         value = self.whole(*names, low=low, high=high)
         if value is None:
-            self.notes.append(f"{self._path}{names[0]} is left out: {default} by default of {of}")
+            self._note_default(names[0], default, of)
             return default
         return value
 
@@ -218,7 +237,38 @@ class Fields:
             raise self.fault(name.removeprefix(self._path), value, "an object")
         return Fields(value, self.where, path=f"{name}.", notes=self.notes)
 
+    def sections(self, name: str, *, length: int | None = None) -> list[Fields] | None:
+        """Return a list of objects; None when absent or null.
+
+        Raises:
+            InputError: another length than `length`, or an entry that is no object.
+        """
+        values = self.items(name)
+        if values is None:
+            return None
+        if length is not None and len(values) != length:
+            raise self.fault(name, f"{len(values)} entries", f"one for each of {length} layers")
+        for value in values:
+            if not isinstance(value, dict):
+                raise self.fault(name, value, "a list of objects")
+        return [
+            Fields(value, self.where, path=f"{self._path}{name}[{i}].", notes=self.notes)
+            for i, value in enumerate(values)
+        ]
+
     def over(self, outer: Fields) -> Fields:
-        """Return these fields with those of `outer` where they have none."""
-        merged = {**outer._values, **{k: v for k, v in self._values.items() if v is not None}}
-        return Fields(merged, self.where, path=self._path, notes=self.notes)
+        """Return these fields with those of `outer` where neither they nor their class has one."""
+        mine = self._defaults.values
+        merged = {k: v for k, v in outer._values.items() if k not in mine}
+        for key, value in self._values.items():
+            if value is not None or key not in merged:
+                merged[key] = value
+        return Fields(
+            merged, self.where, path=self._path, notes=self.notes, defaults=self._defaults
+        )
+
+    def of_class(self, defaults: ClassDefaults) -> Fields:
+        """Return these fields with what their config class supplies."""
+        return Fields(
+            self._values, self.where, path=self._path, notes=self.notes, defaults=defaults
+        )

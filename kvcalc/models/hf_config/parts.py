@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kvcalc.core.attention import FullAttention, SlidingWindow
+from kvcalc.core.attention import FullAttention, SharedKv, SlidingWindow
 from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.errors import InputError, KvcalcError
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.models.hf_config.fields import MAX_LAYERS, Fields
+from kvcalc.models.text import shown
 
 __all__ = [
     "Caches",
     "Layers",
     "by_type",
+    "drafts",
+    "every_nth_full",
     "full_attention",
     "head_dim",
+    "heads",
     "kv_heads",
     "num_layers",
     "repeat",
     "runs",
     "same",
+    "shared_tail",
     "sliding",
+    "unmasked",
+    "window",
+    "window_list",
+    "windowed",
 ]
 
 Caches = tuple[Cache, ...]
@@ -78,7 +87,16 @@ def heads(f: Fields) -> int:
 
 def kv_heads(f: Fields, *others: str) -> int:
     """Return the KV heads: as given, one for multi-query attention, else as many as query heads."""
-    given = f.whole("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", *others)
+    # vLLM 0.33 transformers_utils/config.py, CONFIG_FIELD_ALIASES: ChatGLM and Step have the last.
+    given = f.whole(
+        "num_key_value_heads",
+        "num_kv_heads",
+        "n_head_kv",
+        "n_kv_heads",
+        "multi_query_group_num",
+        "num_attention_groups",
+        *others,
+    )
     if given is not None:
         return given
     return 1 if f.flag("multi_query", default=False) else heads(f)
@@ -114,6 +132,90 @@ def sliding(cache: FullAttention, window: int) -> SlidingWindow:
         v_head_dim=cache.v_head_dim,
         sliding_window=window,
     )
+
+
+def window(f: Fields, *others: str) -> int | None:
+    """Return the window in force; None for none: null, 0, -1, or a flag that turns it off."""
+    if not f.flag("use_sliding_window", default=True):
+        return None
+    # vLLM 0.33 config/model.py turns 0 into None; Grok-2 writes -1.
+    tokens = f.whole("sliding_window", *others, low=-1)
+    return tokens if tokens and tokens > 0 else None
+
+
+def every_nth_full(count: int, period: int) -> list[bool]:
+    """Return which layers have a window, where the last of every `period` layers has none."""
+    return [(i + 1) % period != 0 for i in range(count)]
+
+
+def windowed(
+    f: Fields,
+    count: int,
+    full: FullAttention,
+    tokens: int | None,
+    otherwise: Iterable[bool],
+) -> list[Caches]:
+    """Return full and window layers of the same heads.
+
+    Args:
+        f: the config, whose `layer_types` decides if there is one.
+        count: number of layers.
+        full: what a layer without a window keeps.
+        tokens: the window; None for a model without one.
+        otherwise: which layers have it where the config has no `layer_types`.
+
+    Raises:
+        InputError: window layers without a window.
+    """
+    listed = window_list(f, count)
+    if listed is not None and tokens is None and any(listed):
+        raise f.missing("sliding_window")
+    local: Caches = (full,) if tokens is None else (sliding(full, tokens),)
+    has_window = otherwise if listed is None else listed
+    return [local if has else (full,) for has in has_window]
+
+
+def window_list(f: Fields, count: int, name: str = "layer_types") -> list[bool] | None:
+    """Return which of `count` layers have a window by the config's own list; None without one."""
+    words = f.texts(name, known=("full_attention", "sliding_attention"), length=count)
+    return None if words is None else [word == "sliding_attention" for word in words]
+
+
+def shared_tail(f: Fields, layers: Sequence[Caches]) -> list[Caches]:
+    """Return the layers with the last `num_kv_shared_layers` reading what earlier ones keep.
+
+    A layer reads the last one of its own kind (vLLM 0.33 models/gemma4.py, transformers 5.24
+    models/gemma3n).
+
+    Raises:
+        InputError: no earlier layer of its kind.
+    """
+    shared = f.whole("num_kv_shared_layers", low=0, high=MAX_LAYERS) or 0
+    own = list(layers[: len(layers) - shared]) if shared < len(layers) else []
+    last = {caches: i for i, caches in enumerate(own)}
+    found = list(own)
+    for caches in layers[len(own) :]:
+        if caches not in last:
+            raise f.fault("num_kv_shared_layers", shared, "few enough to leave layers to read from")
+        found.append((SharedKv(source_layer=last[caches]),))
+    return found
+
+
+def drafts(f: Fields, *caches: Cache) -> tuple[LayerRun, ...]:
+    """Return the multi-token-prediction layers that the config counts, each keeping `caches`."""
+    count = f.whole("num_nextn_predict_layers", "num_mtp_layers", low=0, high=MAX_LAYERS)
+    return (LayerRun(count=count, caches=caches),) if count else ()
+
+
+def unmasked(f: Fields) -> Layers | None:
+    """Return layers that keep nothing, where attention is not causal; None where it is.
+
+    vLLM 0.33 models/{llama,qwen2,qwen3,gemma3,apertus}.py: `is_causal` false makes an encoder.
+    """
+    if f.flag("is_causal", default=True):
+        return None
+    f.notes.append("is_causal is false: an encoder, which keeps no K and V in vLLM")
+    return Layers((LayerRun(count=num_layers(f), caches=(), note="encoder layer"),))
 
 
 def by_type(f: Fields, count: int, kinds: Mapping[str, Caches]) -> list[Caches] | None:
@@ -167,5 +269,5 @@ def kv_scheme(outer: Fields) -> str | None:
     if scheme.get("num_bits") == 8 and scheme.get("type") == "float":  # noqa: PLR2004 - bits of fp8
         outer.notes.append("the checkpoint asks for an fp8 KV cache, which auto follows")
         return "fp8_e4m3"
-    outer.notes.append(f"the checkpoint's KV cache scheme is not known and not followed: {scheme}")
+    outer.notes.append(f"the checkpoint's KV cache scheme is not followed: {shown(str(scheme))}")
     return None

@@ -13,11 +13,13 @@ from typing import Any
 
 from kvcalc.core.attention import (
     ChunkedAttention,
+    CompressedAttention,
     CrossAttention,
     FullAttention,
     Indexer,
     Mla,
     SharedKv,
+    SlidingMla,
     SlidingWindow,
 )
 from kvcalc.core.dtypes import kv_dtype
@@ -75,6 +77,14 @@ def vllm_signatures(row: dict[str, Any]) -> Signatures:
             found["chunk", heads, k, v, s["attention_chunk_size"]] += n
         elif kind == "CrossAttentionSpec":
             found["cross", heads, k, v] += n
+        elif kind == "SlidingWindowMLASpec" and s["dtype"] == "float32":
+            found["compressor", s["sliding_window"], k] += n
+        elif kind == "SlidingWindowMLASpec":
+            found["sliding_mla", k, s["sliding_window"]] += n
+        elif kind == "MLAAttentionSpec" and "tokens_per_state" in s and k == 132:
+            ratio = s["tokens_per_state"]
+            content = s["unpadded_page_size_bytes"] * ratio // s["block_size"]
+            found["indexer", content, ratio] += n
         elif kind == "MLAAttentionSpec" and "tokens_per_state" not in s and k in (128, 132):
             found["indexer", s["page_size_bytes"] // s["block_size"]] += n
         elif kind == "MLAAttentionSpec":
@@ -82,6 +92,14 @@ def vllm_signatures(row: dict[str, Any]) -> Signatures:
         else:
             found[kind, k, s.get("sliding_window"), s.get("tokens_per_state", 1)] += n
     return found
+
+
+def _compressor(c: CompressedAttention | Indexer) -> tuple[Any, ...]:
+    """Return the window that waits to be folded: tokens, and floats a token (entry and score)."""
+    (state,) = c.states()
+    both, window, width = state.shape
+    assert state.dtype == "float32"
+    return ("compressor", window, both * width)
 
 
 def our_signatures(model: ModelSpec, runs: tuple[LayerRun, ...] | None = None) -> Signatures:
@@ -106,6 +124,15 @@ def our_signatures(model: ModelSpec, runs: tuple[LayerRun, ...] | None = None) -
                         found["full" if isinstance(c, FullAttention) else "cross", *base] += n
                 case Mla():
                     found["mla", c.kv_lora_rank + c.qk_rope_head_dim, 1] += n
+                case SlidingMla():
+                    found["sliding_mla", c.head_dim, c.sliding_window] += n
+                case CompressedAttention():
+                    found["mla", c.head_dim, c.compress_ratio] += n
+                    found[_compressor(c)] += n
+                case Indexer() if c.compress_ratio > 1:
+                    size = sum(dtype.bytes_of(row) for row in c.rows())
+                    found["indexer", size, c.compress_ratio] += n
+                    found[_compressor(c)] += n
                 case Indexer():
                     found["indexer", sum(dtype.bytes_of(row) for row in c.rows())] += n
                 case SharedKv():

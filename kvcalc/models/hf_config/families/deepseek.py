@@ -1,22 +1,22 @@
-"""DeepSeek V2 and V3, Kimi K2 and their kin: one latent for all heads, and an indexer in V3.2."""
+"""DeepSeek V2 and V3, Kimi K2, GLM-4.7-Flash and their kin: one latent for all heads."""
 
 from __future__ import annotations
 
-from kvcalc.core.attention import Indexer, Mla
-from kvcalc.core.layers import LayerRun
-from kvcalc.models.hf_config.fields import MAX_LAYERS, Fields
-from kvcalc.models.hf_config.parts import Caches, Layers, num_layers
+from kvcalc.core.attention import Mla
+from kvcalc.models.hf_config.fields import Fields
+from kvcalc.models.hf_config.parts import Layers, drafts, num_layers, same
 
-__all__ = ["read"]
+__all__ = ["mla", "read"]
+
+
+def mla(f: Fields) -> Mla:
+    """Return the latent and the rotary key; `num_key_value_heads` says nothing about them."""
+    return Mla(
+        kv_lora_rank=f.need("kv_lora_rank"), qk_rope_head_dim=f.need("qk_rope_head_dim", low=0)
+    )
 
 
 def read(f: Fields) -> Layers:
     """Return equal layers of latent attention; draft layers are kept apart."""
-    mla = Mla(
-        kv_lora_rank=f.need("kv_lora_rank"), qk_rope_head_dim=f.need("qk_rope_head_dim", low=0)
-    )
-    index = f.whole("index_head_dim")
-    caches: Caches = (mla,) if index is None else (mla, Indexer(index_head_dim=index))
-    drafts = f.whole("num_nextn_predict_layers", low=0, high=MAX_LAYERS) or 0
-    draft = (LayerRun(count=drafts, caches=caches),) if drafts else ()
-    return Layers((LayerRun(count=num_layers(f), caches=caches),), draft)
+    latent = mla(f)
+    return Layers(same(num_layers(f), latent).layers, drafts(f, latent))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from kvcalc.models.hf_config.fields import Fields
 from kvcalc.models.hf_config.parts import (
-    Caches,
     Layers,
-    by_type,
+    every_nth_full,
     full_attention,
     num_layers,
-    repeat,
     runs,
-    sliding,
+    unmasked,
+    window,
+    windowed,
 )
 
 __all__ = ["read"]
@@ -21,14 +21,11 @@ _CLASS = "Gemma3TextConfig"  # transformers 5.24 models/gemma3/configuration_gem
 
 def read(f: Fields) -> Layers:
     """Return window and full layers, by `layer_types` or by the pattern's length."""
+    if encoder := unmasked(f):
+        return encoder
     count = num_layers(f)
-    full = full_attention(f)
-    window = sliding(full, f.default_whole("sliding_window", default=4096, of=_CLASS))
-    kinds: dict[str, Caches] = {"full_attention": (full,), "sliding_attention": (window,)}
-    layers = by_type(f, count, kinds)
-    if layers is None:
-        period = f.default_whole(
-            "sliding_window_pattern", "_sliding_window_pattern", default=6, of=_CLASS
-        )
-        layers = repeat([(window,)] * (period - 1) + [(full,)], count)
-    return Layers(runs(layers))
+    local = [False] * count
+    if not f.has("layer_types"):
+        names = ("sliding_window_pattern", "_sliding_window_pattern")
+        local = every_nth_full(count, f.default_whole(*names, default=6, of=_CLASS))
+    return Layers(runs(windowed(f, count, full_attention(f), window(f), local)))
