@@ -146,7 +146,7 @@ def _summary(preset: ModelPreset) -> PresetSummary:
         name=spec.name,
         title=preset.title,
         num_hidden_layers=spec.num_hidden_layers,
-        kinds=", ".join(f"{count} {kind}" for kind, count in kinds.items()),
+        kinds=", ".join(f"{count} {kind.replace('+', ' + ')}" for kind, count in kinds.items()),
         bytes_per_token=spec.bytes_per_token(),
         state_bytes=spec.state_bytes(),
         max_position_embeddings=spec.max_position_embeddings,

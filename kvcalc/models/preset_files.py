@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from kvcalc.core.deployment import MAX_BYTES, GpuSpec
-from kvcalc.core.dtypes import element_bytes
+from kvcalc.core.dtypes import element_bytes, kv_dtype
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
@@ -140,6 +140,7 @@ def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
     draft_layers = _layers(value, "draft_layers", faults)
     _check_name(value.get("name"), faults)
     _check_dtype(value.get("dtype"), faults)
+    _check_cache_dtype(value.get("kv_cache_dtype"), faults)
     if read is None or faults:
         _check_pieces(value, layers, faults)
         return None, faults.in_order()
@@ -256,6 +257,15 @@ def _check_dtype(dtype: Plain, faults: Faults) -> None:
         element_bytes(dtype)
     except KvcalcError as error:
         faults.add(("dtype",), in_one_line(error))
+
+
+def _check_cache_dtype(dtype: Plain, faults: Faults) -> None:
+    if not isinstance(dtype, str):
+        return  # left out, or of another type, which is told already
+    try:
+        kv_dtype("auto", dtype)
+    except KvcalcError as error:
+        faults.add(("kv_cache_dtype",), in_one_line(error))
 
 
 def _check_expect(spec: ModelSpec, expect: Expect, faults: Faults) -> None:
