@@ -416,14 +416,12 @@ def _presets(results: Sequence[PresetSummary], size: _Size) -> Grid:
     rows = tuple(
         (
             r.name,
-            f"{r.num_hidden_layers}",
-            r.kinds,
             _maybe(r.bytes_per_token),
-            size(r.state_bytes) if r.state_bytes else _NONE,
+            r.kinds + (f"; state {size(r.state_bytes)}" if r.state_bytes else ""),
         )
         for r in results
     )
-    columns = ("preset", "layers", "what they keep", "B a token", "state")
+    columns = ("preset", "B a token", "what its layers keep")
     return Grid(columns, rows, text_columns=frozenset({2}))
 
 
