@@ -89,8 +89,10 @@ def test_metadata() -> None:
     assert found["Requires-Python"] == ">=3.11"
     assert found["Summary"]
     assert "Typing :: Typed" in found.get_all("Classifier", [])
-    required = sorted(re.split(r"[<>=!~; ]", r)[0] for r in metadata.requires("kvcalc") or [])
-    assert required == ["msgspec", "numpy", "pyyaml", "rich", "typer"]
+    required = metadata.requires("kvcalc") or []
+    always = sorted(re.split(r"[<>=!~; ]", r)[0] for r in required if "extra ==" not in r)
+    assert always == ["msgspec", "numpy", "pyyaml", "rich", "typer"]
+    assert found.get_all("Provides-Extra") == ["hub"]
     (script,) = metadata.entry_points(group="console_scripts", name="kvcalc")
     assert script.value == "kvcalc.__main__:run"
 
