@@ -9,6 +9,7 @@ from kvcalc.cli.inputs import echo, preset_folders
 from kvcalc.cli.options import OUTPUT, Group, Option, register, text
 from kvcalc.cli.output import emit, say, write_out
 from kvcalc.cli.values import Values
+from kvcalc.core.errors import UnknownNameError
 from kvcalc.core.per_token import layer_groups
 from kvcalc.core.results import FileFault, PresetDetail, PresetSummary
 from kvcalc.models import load_model
@@ -17,11 +18,14 @@ from kvcalc.models.presets import (
     ModelPreset,
     all_models,
     load_model_preset,
+    model_names,
     preset_folder,
     validate_file,
 )
+from kvcalc.models.text import printable
 
 _FAULTY = 2
+_ALL = "kvcalc presets list shows all"
 _SOURCE = (
     Option(
         "source",
@@ -53,9 +57,10 @@ def add(app: typer.Typer) -> None:
         group,
         "list",
         show_list,
+        _names("parts", "TEXT", "Only presets whose names or aliases hold one of these."),
         OUTPUT,
-        help="Every model preset: its layers and bytes a token.",
-        epilog="Example: kvcalc presets list --format csv",
+        help="Every model preset, or those with a text in the name: its layers and bytes a token.",
+        epilog="Example: kvcalc presets list qwen3",
     )
     register(
         group,
@@ -87,8 +92,19 @@ def add(app: typer.Typer) -> None:
 
 
 def show_list(values: Values) -> None:
-    """List all model presets."""
-    presets = all_models(preset_folders())
+    """List the model presets whose names or aliases hold one of the texts; all without a text."""
+    parts = [part.lower() for part in values["parts"] or [""]]
+    presets = [
+        preset
+        for preset in all_models(preset_folders())
+        if any(
+            part in name.lower() for part in parts for name in (preset.spec.name, *preset.aliases)
+        )
+    ]
+    if not presets:
+        raise UnknownNameError(
+            "preset", printable(" ".join(parts)), model_names(preset_folders()), hint=_ALL
+        )
     emit("presets-list", values, echo(values), [_summary(p) for p in presets], [])
 
 
@@ -96,7 +112,7 @@ def show(values: Values) -> None:
     """Show presets in full."""
     names = values["names"]
     if not names:
-        raise typer.BadParameter("name a preset; kvcalc presets list shows all")
+        raise typer.BadParameter(f"name a preset; {_ALL}")
     presets = [load_model_preset(name, preset_folders()) for name in names]
     emit("presets-show", values, echo(values), [_detail(p) for p in presets], [])
 

@@ -19,6 +19,7 @@ from kvcalc.core.kind import (
     Windowed,
     split_heads,
 )
+from kvcalc.core.units import format_number_of
 from kvcalc.core.values import NonNegative, Positive, require_range
 
 __all__ = [
@@ -67,7 +68,7 @@ class _PerHead(CacheBase, frozen=True, kw_only=True):
         width = f"{self.head_dim}"
         if self.v_head_dim not in (None, self.head_dim):
             width += f" (V {self.v_head_dim})" if self.v_head_dim else " (K only)"
-        return f"{self.num_kv_heads} KV heads x {width}"
+        return f"{format_number_of(self.num_kv_heads, 'KV head')} x {width}"
 
 
 class FullAttention(_PerHead, frozen=True, kw_only=True, tag="full_attention"):

@@ -18,7 +18,7 @@ from kvcalc.core.model import ModelSpec, row_bytes
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.rules import Compressed, Grow
 from kvcalc.core.states import VLLM_STATES
-from kvcalc.core.units import format_count
+from kvcalc.core.units import format_count, format_number_of
 
 __all__ = ["explain_model", "explain_plan", "keeps"]
 
@@ -52,15 +52,16 @@ def _packed(dtype: CacheDtype, row: Row) -> str:
 def _row_line(layers: int, cache: Cache, dtype: KvDtype) -> str:
     """Write one cache's rows as a product."""
     rows = cache.rows()
-    times = f"{layers} layers"
+    times = format_number_of(layers, "layer")
     roles = [r.role for r in rows]
     if roles == ["k", "v"] and rows[0].width == rows[1].width and dtype.k == dtype.v:
-        heads = f"{rows[0].count} KV heads"
+        heads = format_number_of(rows[0].count, "KV head")
         product = f"2 (K and V) x {times} x {heads} x {_packed(dtype.k, rows[0])}"
     else:
         parts = []
         for row in rows:
-            count = f"{row.count} KV heads x " if row.role in ("k", "v") else ""
+            heads = format_number_of(row.count, "KV head")
+            count = f"{heads} x " if row.role in ("k", "v") else ""
             used = dtype.v if row.role == "v" else dtype.k
             parts.append(
                 f"{row.role.upper() if row.count > 1 else row.role} {count}{_packed(used, row)}"

@@ -20,6 +20,7 @@ __all__ = [
     "cdiv",
     "format_bytes",
     "format_count",
+    "format_number_of",
     "format_ratio",
     "format_times",
     "parse_bytes",
@@ -211,6 +212,15 @@ def format_count(value: int) -> str:
     '65,536'
     """
     return f"{value:,}"
+
+
+def format_number_of(value: int, noun: str) -> str:
+    """Print a count with its noun, which gets an s unless there is one.
+
+    >>> format_number_of(1, "KV head"), format_number_of(8, "KV head")
+    ('1 KV head', '8 KV heads')
+    """
+    return f"{format_count(value)} {noun}" + ("" if value == 1 else "s")
 
 
 def format_times(value: int, of: int) -> str:

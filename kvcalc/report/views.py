@@ -10,6 +10,7 @@ from kvcalc.core.results import (
     FileFault,
     Fragmentation,
     LayerDiff,
+    LayerDifference,
     LayerMap,
     LayerSpan,
     PerToken,
@@ -354,7 +355,7 @@ def _kept(span: LayerSpan) -> str:
     return f"{span.kind}: {span.shape}, {span.keeps}"
 
 
-def _places(spans: Sequence[LayerSpan]) -> str:
+def _places(spans: Sequence[LayerSpan | LayerDifference]) -> str:
     """Write layer numbers, the first few spans of them: `0-4, 6-10, ... (52)`."""
     texts = [
         f"{span.first}" if span.first == span.last else f"{span.first}-{span.last}"
@@ -367,20 +368,19 @@ def _places(spans: Sequence[LayerSpan]) -> str:
 
 
 def _layer_diff(result: LayerDiff) -> list[Block]:
+    alike: dict[tuple[str, str], list[LayerDifference]] = {}
+    for difference in result.differences:
+        alike.setdefault((difference.left, difference.right), []).append(difference)
     rows = tuple(
-        (
-            f"{d.first}" if d.first == d.last else f"{d.first}-{d.last}",
-            d.left or "(no such layer)",
-            d.right or "(no such layer)",
-        )
-        for d in result.differences
+        (_places(places), a or "(no such layer)", b or "(no such layer)")
+        for (a, b), places in alike.items()
     )
     left, right = result.left, result.right
     blocks: list[Block] = [
         Heading(f"{left} against {right}: {result.equal_layers} layers keep the same")
     ]
     if rows:
-        blocks.append(Grid(("layers", left, right), rows, text_columns=frozenset({1, 2})))
+        blocks.append(Grid(("layers", left, right), rows, text_columns=frozenset({0, 1, 2})))
     a, b = (_maybe(value) for value in result.bytes_per_token)
     lines = [f"bytes a token: {a} against {b}"]
     if any(result.state_bytes):

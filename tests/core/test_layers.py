@@ -391,7 +391,7 @@ def test_no_group_of_mamba2_is_lost() -> None:
         (builders.FULL, "8 KV heads x 128"),
         (FullAttention(num_kv_heads=4, head_dim=192, v_head_dim=128), "4 KV heads x 192 (V 128)"),
         (FullAttention(num_kv_heads=4, head_dim=192, v_head_dim=192), "4 KV heads x 192"),
-        (FullAttention(num_kv_heads=1, head_dim=576, v_head_dim=0), "1 KV heads x 576 (K only)"),
+        (FullAttention(num_kv_heads=1, head_dim=576, v_head_dim=0), "1 KV head x 576 (K only)"),
         (builders.MLA, "latent 512 + rope 64"),
         (builders.RAW, "entry 512, rope 64 of it"),
         (builders.CSA, "entry 512, rope 64 of it"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,7 +17,13 @@ from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import CACHE_KINDS
 from kvcalc.core.waste import WASTE_NAMES
 from kvcalc.engines.none import CONVENTION
+from kvcalc.models.hf_config.registry import ARCHITECTURES
 from kvcalc.models.presets import all_models
+
+_HERE = Path(__file__).parent
+_CHECKED = ("configs", "vLLM", "transformers")
+_NOT_PEERS = ("model", "expected_bytes", "expected_state_bytes", "source")
+_VERDICTS = ("right", "wrong", "refused", "not run")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -38,7 +47,7 @@ def kinds() -> str:
             for p in presets
             if any(cache.kind == kind for _, cache in p.spec.caches())
         ]
-        return names[0] if names else ""
+        return min(names, key=len) if names else ""
 
     rows = (
         (f"`{name}`", (kind.__doc__ or "").strip().split("\n")[0].rstrip("."), example(name))
@@ -65,6 +74,43 @@ def dtypes() -> str:
         sizes = ", ".join(str(cache_dtype(n).row_bytes(Row(role="k", width=128))) for n in names)
         rows.append((", ".join(f"`{n}`" for n in names) + ", ...", sizes, follows))
     return table(("dtype", "bytes of a head of 128", "follows"), rows)
+
+
+def _tsv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines, delimiter="\t"))
+
+
+def support() -> str:
+    """Return what reads each architecture and how many answers of engines it is checked against."""
+    of_family: defaultdict[str, list[str]] = defaultdict(list)
+    for architecture, module in ARCHITECTURES.items():
+        of_family[module].append(architecture)
+    rows = []
+    for row in _tsv(_HERE / "support.tsv"):
+        if row["family"] not in of_family:
+            continue
+        names = of_family[row["family"]]
+        shown = ", ".join(f"`{name}`" for name in names[:2])
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        kinds = ", ".join(f"`{kind}`" for kind in row["kinds"].split())
+        rows.append((shown + more, kinds or "refused", *(row[key] for key in _CHECKED)))
+    total = [str(sum(int(row[i + 2]) for row in rows)) for i in range(len(_CHECKED))]
+    rows.append((f"all {len(ARCHITECTURES)}", "", *total))
+    heads = ("configs", "answers of vLLM 0.33", "of transformers 5.24")
+    return table(("architecture", "what its layers keep", *heads), rows)
+
+
+def peers() -> str:
+    """Return how many of 25 models each calculator gets right."""
+    tsv = _tsv(_HERE.parent / "bench" / "peers.tsv")
+    names = [name for name in tsv[0] if name not in _NOT_PEERS]
+
+    def count(name: str, verdict: str) -> str:
+        return str(sum(row[name].startswith(verdict) for row in tsv if row["model"] != "right"))
+
+    rows = [(f"`{name}`", *(count(name, verdict) for verdict in _VERDICTS)) for name in names]
+    return table(("calculator", *_VERDICTS), rows)
 
 
 def convention() -> str:
