@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kvcalc.cli.values import Values
+from kvcalc.cli.values import Origin, Values
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.dtypes import element_bytes, kv_dtype
 from kvcalc.core.errors import (
@@ -21,7 +21,7 @@ from kvcalc.core.fragmentation import Memory
 from kvcalc.core.lengths import EXAMPLE_LENGTHS, OVER_POLICIES, Lengths, Over
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.units import UNIT_SYSTEMS, UnitSystem, parse_bytes, parse_tokens
+from kvcalc.core.units import UNIT_SYSTEMS, UnitSystem, format_number_of, parse_bytes, parse_tokens
 from kvcalc.core.values import MAX_DIMENSION
 from kvcalc.engines import known as known_engine
 from kvcalc.models import load_model, shape_model
@@ -63,11 +63,15 @@ def _whole(text: str, high: int = MAX_DIMENSION) -> int:
         or len(digits) > _MAX_DIGITS
         or not 1 <= int(digits) <= high
     ):
-        shown = text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
         raise InvalidValueError(
-            f"{shown!r} is not a whole number from 1 to {high}", hint="write a number such as 16"
+            f"{_cut(text)!r} is not a whole number from 1 to {high}",
+            hint="write a number such as 16",
         )
     return int(digits)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
 
 
 def number(values: Values, name: str) -> int | None:
@@ -131,6 +135,7 @@ def models(values: Values, notes: list[str]) -> list[ModelSpec]:
     Raises:
         UsageError: a shape together with a named model, or half a shape.
     """
+    notes.extend(_from_settings(values))
     shape_given = any(values[name] is not None for name in _SHAPE)
     # What is typed replaces a model of the settings file or a variable, it does not join it.
     sources = ("models", "preset", "config", "gguf", "hf")
@@ -156,6 +161,20 @@ def models(values: Values, notes: list[str]) -> list[ModelSpec]:
     found = [_load(name, kind, folders) for name, kind in dict.fromkeys(named)]
     notes.extend(f"{m.name}: {note}" for m in found for note in m.notes)
     return found
+
+
+def _from_settings(values: Values) -> list[str]:
+    """Say what a settings file has set: one that lies in the folder is taken without being named.
+
+    Returns:
+        one line, or none.
+    """
+    taken = [
+        f"{name.replace('_', '-')} ({values.places[name]})"
+        for name, origin in values.origins.items()
+        if origin is Origin.SETTINGS
+    ]
+    return [f"from the settings file: {', '.join(taken)}"] if taken else []
 
 
 _SHAPE = ("layers", "kv_heads", "head_dim", "v_head_dim")
@@ -307,6 +326,12 @@ def _holes(text: str, read: Callable[[str], int]) -> tuple[int, ...]:
                 f"more than {_MAX_LISTED} holes", hint="give --free and --largest instead"
             )
         holes.extend([read(hole if times and hole else part.strip())] * count)
+    bare = [part for part in text.split(",") if part.strip().isdigit()]
+    if bare and len(bare) < len(text.split(",")):
+        raise InvalidValueError(
+            f"{text!r} mixes sizes with and without a unit",
+            hint="a comma separates holes, not thousands; give every hole a unit",
+        )
     return tuple(holes)
 
 
@@ -374,9 +399,9 @@ def workload(values: Values, notes: list[str]) -> Workload:
 
     trace = read_trace(values["trace"], prompt_column=columns[0], output_column=columns[1])
     notes.append(
-        f"{trace.name}: {trace.requests:,} requests, {trace.prompt_tokens:,} prompt tokens"
-        f" ({trace.prompt_column}) and {trace.output_tokens:,} output tokens"
-        f" ({trace.output_column})"
+        f"{trace.name}: {format_number_of(trace.requests, 'request')},"
+        f" {trace.prompt_tokens:,} prompt tokens ({trace.prompt_column})"
+        f" and {trace.output_tokens:,} output tokens ({trace.output_column})"
     )
     return Workload(printable(trace.name), trace.lengths)
 
@@ -395,6 +420,10 @@ def _listed(text: str) -> Lengths:
         )
     for part in parts:
         factor, times, length = part.rpartition("x")
+        if not length or (times and not factor):
+            raise InvalidValueError(
+                f"{_cut(part)!r} is no length", hint="write lengths such as 200,1200 or 50x700"
+            )
         n = parse_tokens(length)
         counts[n] = counts.get(n, 0) + (_whole(factor, _MOST_REQUESTS) if times else 1)
     return Lengths(counts)

@@ -7,6 +7,7 @@ in kvcalc's own words. Precedence: flag, KVCALC_* variable, settings file, defau
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -51,19 +52,20 @@ def text(
     panel: str,
     metavar: str = "TEXT",
     env: bool = True,
-    variable: str = "",
     many: bool = False,
 ) -> Option:
     """Return an option that takes text, once or (`many`) repeatedly.
 
-    With `env` it is also read from `variable`, KVCALC_ and the parameter's name by default.
+    With `env` it is also read from the variable of each of its flags: KVCALC_MAX and
+    KVCALC_MAX_MODEL_LEN.
     """
+    variables = [f"KVCALC_{f[2:].upper().replace('-', '_')}" for f in flags if f[:2] == "--"]
     info = typer.Option(
         *flags,
         help=help,
         rich_help_panel=panel,
         metavar=metavar,
-        envvar=(variable or f"KVCALC_{name.upper()}") if env else None,
+        envvar=variables if env else None,
         show_envvar=False,
         show_default=False,
     )
@@ -87,7 +89,7 @@ _M, _D, _O = "Model", "Deployment", "Output"
 MODEL: OptionGroup = (
     Option("models", _TEXTS, _MODELS_ARGUMENT),
     text("preset", "--preset", "--model", help="The same as MODEL; repeatable.", panel=_M,
-         metavar="MODEL", variable="KVCALC_MODEL", many=True),
+         metavar="MODEL", many=True),
     text("config", "--config", help="A model's config.json; repeatable.", panel=_M,
          metavar="PATH", env=False, many=True),
     text("gguf", "--gguf", help="A GGUF file; repeatable.", panel=_M, metavar="PATH", env=False,
@@ -263,7 +265,8 @@ def _places(
     for name, origin in origins.items():
         if origin is Origin.VARIABLE:
             param = next(p for p in ctx.command.params if p.name == name)
-            places[name] = str(param.envvar)
+            # click takes the first of them that is set.
+            places[name] = next(v for v in param.envvar or () if os.environ.get(v))
         elif origin is Origin.SETTINGS:
             places[name] = ctx.meta.get(PLACES, {}).get(name, flags[name])
     return places

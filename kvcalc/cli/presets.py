@@ -12,6 +12,7 @@ from kvcalc.cli.values import Values
 from kvcalc.core.errors import UnknownNameError
 from kvcalc.core.per_token import layer_groups
 from kvcalc.core.results import FileFault, PresetDetail, PresetSummary
+from kvcalc.core.units import format_number_of
 from kvcalc.models import load_model
 from kvcalc.models.preset_writer import preset_name, preset_text
 from kvcalc.models.presets import (
@@ -130,7 +131,9 @@ def validate(values: Values) -> None:
     emit("presets-validate", values, echo(values), results, [])
     count = sum(r.message is not None for r in results)
     if count:
-        say("error", f"{count} fault{'s' if count > 1 else ''} in {len(files)} files")
+        say(
+            "error", f"{format_number_of(count, 'fault')} in {format_number_of(len(files), 'file')}"
+        )
         raise typer.Exit(_FAULTY)
 
 

@@ -30,6 +30,14 @@ SETTINGS = {
     "over": "over",
     "units": "units",
     "format": "format",
+    # As the short flags say it.
+    "preset": "preset",
+    "block": "block",
+    "max": "max",
+    "tp": "tp",
+    "pp": "pp",
+    "dp": "dp",
+    "dcp": "dcp",
 }
 """Key of a settings file -> the option's parameter."""
 
@@ -90,6 +98,8 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, str]]:
         if key not in SETTINGS:
             raise UnknownNameError("setting", key, SETTINGS, where=where)
         name = SETTINGS[key]
+        if name in defaults:
+            raise InputError(f"{key} is set twice", where=where, hint="leave out one of them")
         values = given if isinstance(given, list) else [given]
         if not values or any(isinstance(v, (dict, list, bool)) or v is None for v in values):
             raise InputError(

@@ -42,6 +42,9 @@ def per_token(
         kv_cache_dtype=plan.kv_cache_dtype,
         num_gpus=plan.num_gpus,
         block_size=plan.block_size,
+        sequence_tokens_per_block=(
+            plan.block_size * plan.rank.token_factor if plan.block_size else None
+        ),
         max_model_len=plan.max_model_len,
         bytes_per_token=grown if period == 1 else None,
         growth=Growth(bytes=grown, tokens=period),

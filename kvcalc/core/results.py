@@ -68,6 +68,8 @@ class PerToken(Value, frozen=True, kw_only=True):
     """What a token, a block and a sequence cost on the rank that holds the most.
 
     Attributes:
+        sequence_tokens_per_block: tokens of a sequence that pass while a rank fills a block: more
+            than block_size where ranks share them (context parallelism).
         bytes_per_token: growth of one sequence by one token while every window is open; None where
             a token adds no whole number of bytes (then see `growth`).
         bytes_per_token_past_windows: the same once every window and chunk is full.
@@ -82,6 +84,7 @@ class PerToken(Value, frozen=True, kw_only=True):
     kv_cache_dtype: str
     num_gpus: int
     block_size: int | None
+    sequence_tokens_per_block: int | None
     max_model_len: int
     bytes_per_token: int | None
     growth: Growth

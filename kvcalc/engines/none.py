@@ -39,7 +39,9 @@ CONVENTION = {
     "spans": (
         "Layers that keep every token share one pool of blocks. A window of W tokens keeps"
         " min(n, W) tokens and a chunk of C those since the last multiple of C, in whole blocks of"
-        " their own; bytes left by one pool serve another."
+        " their own, filled round and round (an engine that pages by position can touch one block"
+        " more). What a sequence comes to is its fullest moment on the way: a chunk counts as"
+        " full. Bytes left by one pool serve another."
     ),
     "pages": "No page is widened and no group of layers is filled up.",
     "ranks": (
@@ -198,6 +200,12 @@ def _notes(model: ModelSpec, deployment: Deployment) -> list[str]:
         notes.append(
             f"{format_count(asked)} tokens are more than the {format_count(longest)} that the model"
             " was made for"
+        )
+    asked_for = (deployment.dtype, deployment.kv_cache_dtype)
+    if asked_for == ("auto", "auto") and model.resolve("auto").k.name == "float32":
+        notes.append(
+            "published in float32, and counted so; engines run such a model in 16 bits unless told"
+            " otherwise: --dtype bfloat16"
         )
     state = model.state_bytes()
     if state:

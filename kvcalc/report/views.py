@@ -16,8 +16,16 @@ from kvcalc.core.results import (
     PerToken,
     PresetDetail,
     PresetSummary,
+    SequenceSize,
 )
-from kvcalc.core.units import UnitSystem, format_bytes, format_count, format_ratio, format_times
+from kvcalc.core.units import (
+    UnitSystem,
+    format_bytes,
+    format_count,
+    format_number_of,
+    format_ratio,
+    format_times,
+)
 from kvcalc.core.waste import WASTE_NAMES
 from kvcalc.report.blocks import Bar, Bars, Block, Code, Grid, Heading, Text
 
@@ -102,15 +110,25 @@ def _per_token(results: Sequence[PerToken], size: _Size) -> list[Block]:
     row(
         "block",
         [
-            _maybe(r.block_size, lambda n: f"{n} tokens") if r.block_bytes else _NONE
+            _maybe(r.block_size, lambda n: format_number_of(n, "token")) if r.block_bytes else _NONE
+            for r in results
+        ],
+    )
+    row(
+        "  of the sequence",
+        [
+            _maybe(r.sequence_tokens_per_block, lambda n: format_number_of(n, "token"))
+            if r.block_bytes and r.sequence_tokens_per_block != r.block_size
+            else _NONE
             for r in results
         ],
     )
     row("bytes a block", [_maybe(r.block_bytes) for r in results])
     for i, sequence in enumerate(results[0].sequences):
-        label = f"{format_count(sequence.tokens)} tokens"
+        label = format_number_of(sequence.tokens, "token")
         row(label, [format_count(r.sequences[i].bytes) for r in results])
         row("", [size(r.sequences[i].bytes) for r in results])
+        row("  in whole blocks", [_allocated(r.sequences[i]) for r in results])
     blocks.append(Grid(("", *(r.model for r in results)), tuple(rows)))
     blocks.extend(_layers(r, named=len(results) > 1) for r in results if len(r.layers) > 1)
     for r in results:
@@ -118,6 +136,12 @@ def _per_token(results: Sequence[PerToken], size: _Size) -> list[Block]:
             blocks.append(Heading(f"{r.model}: the formula"))
             blocks.append(Code(r.explain))
     return blocks
+
+
+def _allocated(sequence: SequenceSize) -> str:
+    if sequence.allocated_bytes == sequence.bytes:
+        return _NONE
+    return format_count(sequence.allocated_bytes)
 
 
 def _growth(result: PerToken) -> str:
@@ -169,11 +193,11 @@ def _comparison(group: Sequence[Comparison], size: _Size) -> list[Block]:
     requests = "1 request" if load.requests == 1 else f"{format_count(load.requests)} requests"
     heading = (
         f"{one.model}, {one.kv_cache_dtype}, engine {one.engine}: {requests}"
-        f" ({load.name}), at most {format_count(one.max_model_len)} tokens each"
+        f" ({load.name}), maximum {format_count(one.max_model_len)} tokens"
     )
     lengths = (
-        f"lengths: mean {load.mean_tokens:,.1f}, median {format_count(load.p50_tokens)},"
-        f" 95 % {format_count(load.p95_tokens)}, longest {format_count(load.longest_tokens)}"
+        f"lengths: mean {load.mean_tokens:,.1f}, p50 {format_count(load.p50_tokens)},"
+        f" p95 {format_count(load.p95_tokens)}, longest {format_count(load.longest_tokens)}"
     )
     if load.over_requests:
         done = {"clip": "cut to the maximum", "exclude": "left out", "keep": "kept as they are"}
@@ -236,12 +260,14 @@ def _bounds(group: Sequence[Comparison], size: _Size) -> Text:
     for c in group:
         if c.paged.block_bytes is None or c.block_size is None:
             continue
-        lines.append(f"a block of {c.block_size}: {_exact(c.paged.block_bytes, size)}")
+        lines.append(
+            f"a block of {format_count(c.block_size)}: {_exact(c.paged.block_bytes, size)}"
+        )
         tokens = c.paged.max_tail_tokens
         # Windows and compressed caches have blocks, and tails, of their own.
         whole = c.paged.max_tail_bytes * c.block_size == tokens * c.paged.block_bytes
         lines.append(
-            f"  worst tail: {tokens} token{'' if tokens == 1 else 's'}"
+            f"  worst tail: {format_number_of(tokens, 'token')}"
             f"{'' if whole else ' in a block of every pool'} ="
             f" {_exact(c.paged.max_tail_bytes, size)};"
             f" here {size(c.paged.mean_tail_bytes)} on average"
@@ -259,7 +285,8 @@ def _bounds(group: Sequence[Comparison], size: _Size) -> Text:
             for c in group
         ]
         lines.append(
-            f"requests at once in {size(one.concurrency.kv_cache_bytes)}, all at full length:"
+            f"requests at once in {size(one.concurrency.kv_cache_bytes)},"
+            " each at its own full length:"
             f" {' / '.join(f'{c.concurrency.paged_mean:,.1f}' for c in group if c.concurrency)}"
             f" paged against {format_count(one.concurrency.contiguous)} ({' / '.join(gains)})"
         )

@@ -203,7 +203,9 @@ class TestFrag:
 
     def test_rounding(self) -> None:
         """Fractions of a byte are rounded down where memory is free, up where it is asked for."""
-        (one,) = results("frag", "--free", "10.9B", "--largest", "10.9B", "--request", "9.1B")
+        (one,) = results(
+            "frag", "--free", "0.0107KiB", "--largest", "0.0107KiB", "--request", "0.0089KiB"
+        )
 
         assert (one["free_bytes"], one["largest_free_bytes"], one["request_bytes"]) == (10, 10, 10)
         assert one["fits_contiguous"] is True

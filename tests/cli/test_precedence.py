@@ -61,6 +61,20 @@ class TestOrder:
             outcome = call("per-token", *named, "--format", "json")
             assert [r["model"] for r in outcome.results] == ["opt-13b"]
 
+    def test_short_keys_and_what_was_taken(self) -> None:
+        """A settings file may say what the short flags say; a note tells what it has set."""
+        settings("preset: llama-3.1-8b\ntp: 2\n")
+        outcome = call("per-token", "--format", "json")
+
+        assert outcome.results[0]["bytes_per_token"] == 65536
+        assert "preset (kvcalc.yaml:1), tp (kvcalc.yaml:2)" in outcome.document["notes"][0]
+
+    def test_the_same_setting_twice(self) -> None:
+        """Two keys that mean one option are not weighed against each other."""
+        settings("tp: 2\ntensor_parallel_size: 4\n")
+
+        assert is_fault(call("compare")) == "kvcalc.yaml:2: tensor_parallel_size is set twice"
+
     def test_shape_over_settings(self) -> None:
         """A shape on the command line replaces the model of the settings file."""
         settings("model: llama-3.1-8b\n")
@@ -88,6 +102,8 @@ class TestVariables:
         ("name", "value", "option"),
         [
             ("KVCALC_MAX", "4096", "--max"),
+            ("KVCALC_MAX_MODEL_LEN", "4096", "--max"),
+            ("KVCALC_TENSOR_PARALLEL_SIZE", "2", "--tp"),
             ("KVCALC_BLOCK", "32", "--block"),
             ("KVCALC_TP", "2", "--tp"),
             ("KVCALC_PP", "2", "--pp"),
@@ -185,7 +201,7 @@ class TestSettings:
         outcome = call("compare")
 
         assert is_fault(outcome) == "kvcalc.yaml:2: unknown setting 'blocksize'"
-        assert "did you mean block_size?" in outcome.hints[0]
+        assert "did you mean block_size or block?" in outcome.hints[0]
 
     @pytest.mark.parametrize(
         "text",

@@ -12,6 +12,7 @@ import typer
 
 from kvcalc.cli.app import build
 from kvcalc.cli.commands import COMMANDS
+from kvcalc.cli.settings import SETTINGS
 from kvcalc.core.dtypes import DTYPES, Row, cache_dtype
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import CACHE_KINDS
@@ -74,6 +75,27 @@ def dtypes() -> str:
         sizes = ", ".join(str(cache_dtype(n).row_bytes(Row(role="k", width=128))) for n in names)
         rows.append((", ".join(f"`{n}`" for n in names) + ", ...", sizes, follows))
     return table(("dtype", "bytes of a head of 128", "follows"), rows)
+
+
+def settings() -> str:
+    """Return the keys of a settings file and the options that they set."""
+    flags = {
+        param.name: [flag for flag in param.opts if flag.startswith("--")]
+        for _, command in _commands()
+        for param in command.params
+    }
+    keys: defaultdict[str, list[str]] = defaultdict(list)
+    for key, name in SETTINGS.items():
+        keys[name].append(f"`{key}`")
+    rows = (
+        (
+            ", ".join(named),
+            ", ".join(f"`{flag}`" for flag in flags[name]),
+            ", ".join(f"`KVCALC_{flag[2:].upper().replace('-', '_')}`" for flag in flags[name]),
+        )
+        for name, named in keys.items()
+    )
+    return table(("key", "option", "variable"), rows)
 
 
 def _tsv(path: Path) -> list[dict[str, str]]:

@@ -80,9 +80,12 @@ def num_layers(f: Fields, *others: str) -> int:
     return f.need(*names, high=MAX_LAYERS)
 
 
+_QUERY_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+
+
 def heads(f: Fields) -> int:
     """Return the number of query heads under any of its usual names."""
-    return f.need("num_attention_heads", "n_head", "n_heads", "num_heads")
+    return f.need(*_QUERY_HEADS)
 
 
 def kv_heads(f: Fields, *others: str) -> int:
@@ -98,6 +101,13 @@ def kv_heads(f: Fields, *others: str) -> int:
         *others,
     )
     if given is not None:
+        queries = f.whole(*_QUERY_HEADS)
+        if queries is not None and given > queries:
+            raise InputError(
+                f"{given} KV heads for {queries} query heads",
+                hint="correct the config, or give --layers, --kv-heads and --head-dim",
+                where=f.where,
+            )
         return given
     return 1 if f.flag("multi_query", default=False) else heads(f)
 
