@@ -32,6 +32,7 @@ __all__ = [
     "DEFAULT_MODEL",
     "DEFAULT_TOKENS",
     "Workload",
+    "cache_dtypes",
     "choice",
     "deployments",
     "echo",
@@ -212,7 +213,7 @@ def _shape(named: Sequence[str], values: Values) -> ModelSpec:
 def deployments(
     values: Values, notes: list[str], *, default_max: int | None = None
 ) -> list[Deployment]:
-    """Return one deployment a block size.
+    """Return one deployment a KV cache dtype and block size.
 
     Args:
         values: what was given.
@@ -237,9 +238,6 @@ def deployments(
     dtype = _or(values, "dtype", "auto")
     if dtype != "auto":
         values.at("dtype", lambda: element_bytes(dtype))
-    cache_dtype = _or(values, "kv_cache_dtype", "auto")
-    # `auto` stands for the model's own, which is known to be one.
-    values.at("kv_cache_dtype", lambda: kv_dtype(cache_dtype, "bfloat16"))
     if engine == "none" and values["engine_version"] is not None:
         raise UnsupportedError(
             "engine none has no engine_version",
@@ -250,7 +248,7 @@ def deployments(
     return [
         values.at(
             "dcp",  # the one setting whose value depends on another's
-            lambda block=block: Deployment(  # type: ignore[misc]  # its default
+            lambda block=block, cache_dtype=cache_dtype: Deployment(  # type: ignore[misc]  # theirs
                 engine=engine,
                 gpu=gpu,
                 dtype=dtype,
@@ -263,8 +261,22 @@ def deployments(
                 decode_context_parallel_size=dcp,
             ),
         )
+        for cache_dtype in cache_dtypes(values)
         for block in dict.fromkeys(blocks or [None])
     ]
+
+
+def cache_dtypes(values: Values) -> list[str]:
+    """Return the KV cache dtypes asked for, each once; the model's own when none is.
+
+    Raises:
+        UnknownNameError: no such dtype.
+    """
+    wanted = list(dict.fromkeys(values["kv_cache_dtype"] or ("auto",)))
+    for name in wanted:
+        # `auto` stands for the model's own, which is known to be one.
+        values.at("kv_cache_dtype", lambda name=name: kv_dtype(name, "bfloat16"))  # type: ignore[misc]  # its default
+    return wanted
 
 
 _PARALLEL = (

@@ -14,9 +14,10 @@ _DTYPE = (
     text(
         "kv_cache_dtype",
         "--kv-cache-dtype",
-        help="auto (the model's own), bf16, fp8, ...; or K:V.",
+        help="auto (the model's own), bf16, fp8, ...; or K:V. Repeatable.",
         panel="Deployment",
         metavar="DTYPE",
+        many=True,
     ),
 )
 _TWO = 2
@@ -40,13 +41,13 @@ def run(values: Values) -> None:
     """Show every model's layers, and the differences of two."""
     notes: list[str] = []
     models = inputs.models(values, notes)
-    dtype = values["kv_cache_dtype"] or "auto"
+    dtypes = inputs.cache_dtypes(values)
     if len(models) == _TWO:
         emit(
             "layers-diff",
             values,
             inputs.echo(values),
-            [layer_diff(*models, kv_cache_dtype=dtype)],
+            [layer_diff(*models, kv_cache_dtype=dtype) for dtype in dtypes],
             notes,
         )
     else:
@@ -54,6 +55,6 @@ def run(values: Values) -> None:
             "layers",
             values,
             inputs.echo(values),
-            [layer_map(model, dtype) for model in models],
+            [layer_map(model, dtype) for model in models for dtype in dtypes],
             notes,
         )

@@ -112,8 +112,9 @@ DEPLOYMENT: OptionGroup = (
     text("engine_version", "--engine-version", help="Which version's rules.", panel=_D,
          metavar="VERSION"),
     text("kv_cache_dtype", "--kv-cache-dtype",
-         help="auto (the model's), bf16, fp8, fp8_ds_mla, nvfp4, q8_0, 6bit, ...; or K:V.",
-         panel=_D, metavar="DTYPE"),
+         help="auto (the model's), bf16, fp8, fp8_ds_mla, nvfp4, q8_0, 6bit, ...; or K:V."
+         " Repeatable.",
+         panel=_D, metavar="DTYPE", many=True),
     text("block", "--block", "--block-size", help="Tokens a block; repeatable. Default 16.",
          panel=_D, metavar="N", many=True),
     text("max", "--max", "--max-model-len", help="Longest sequence, prompt and output together.",

@@ -41,7 +41,7 @@ SETTINGS = {
 }
 """Key of a settings file -> the option's parameter."""
 
-_REPEATABLE = {"preset", "block"}
+_REPEATABLE = {"preset", "block", "kv_cache_dtype"}
 _LISTS = {*_REPEATABLE, "lengths"}
 
 PLACES = "kvcalc.settings"

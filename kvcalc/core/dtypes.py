@@ -181,17 +181,18 @@ def cache_dtype(name: str) -> CacheDtype:
     Raises:
         UnknownNameError: no such dtype; the nearest are named.
     """
-    found = DTYPES.get(_ALIASES.get(name, name))
+    known = name.lower()  # GGUF writes Q8_0, safetensors BF16
+    found = DTYPES.get(_ALIASES.get(known, known))
     if found is not None:
         return found
-    if match := _GROUPED_INT.fullmatch(name):
+    if match := _GROUPED_INT.fullmatch(known):
         bits, group = int(match[1]), int(match[2])
         if group and group % 8 == 0:
             return _grouped(
-                name, group, group * bits // 8 + 4, "transformers 5.24 QuantoQuantizedLayer, HQQ"
+                known, group, group * bits // 8 + 4, "transformers 5.24 QuantoQuantizedLayer, HQQ"
             )
-    if match := _BITS.fullmatch(name):
-        return _plain(name, 8, int(match[1]), "arXiv 2405.04434 section 3.2.3: 6 bits on average")
+    if match := _BITS.fullmatch(known):
+        return _plain(known, 8, int(match[1]), "arXiv 2405.04434 section 3.2.3: 6 bits on average")
     raise UnknownNameError(
         "cache dtype", name, [*DTYPES, *_ALIASES, "int8_asym_g64", "int4_asym_g64", "6bit"]
     )

@@ -102,13 +102,7 @@ def parse_bytes(text: str, *, up: bool = False) -> int:
     if unit not in _EXACT:
         raise _bad_unit(text, match["whole"] + (match["fraction"] or ""), unit)
     exact = number * _EXACT[unit]
-    if number.denominator != 1 and _EXACT[unit] == 1:
-        raise InvalidValueError(
-            f"{_shown(text)} is not a whole number of bytes", hint="write whole bytes"
-        )
     whole = int(exact)
-    if exact and not whole and not up:
-        raise InvalidValueError(f"{_shown(text)} is less than one byte", hint="check the unit")
     return whole + 1 if up and exact != whole else whole
 
 

@@ -204,7 +204,7 @@ class TestFrag:
     def test_rounding(self) -> None:
         """Fractions of a byte are rounded down where memory is free, up where it is asked for."""
         (one,) = results(
-            "frag", "--free", "0.0107KiB", "--largest", "0.0107KiB", "--request", "0.0089KiB"
+            "frag", "--free", "10.9B", "--largest", "10.9B", "--request", "9.1B"
         )
 
         assert (one["free_bytes"], one["largest_free_bytes"], one["request_bytes"]) == (10, 10, 10)
@@ -221,6 +221,19 @@ class TestFrag:
 
 
 class TestPerToken:
+    def test_dtypes_side_by_side(self) -> None:
+        """Several dtypes give a column each, in the order asked for, whatever their case."""
+        asked = ("bf16", "FP8", "Q8_0:q4_0", "bf16")
+        found = results(
+            "per-token", "llama-3.1-8b", *(a for d in asked for a in ("--kv-cache-dtype", d))
+        )
+
+        assert [(one["kv_cache_dtype"], one["bytes_per_token"]) for one in found] == [
+            ("bfloat16", 131_072),
+            ("fp8_e4m3", 65_536),
+            ("q8_0:q4_0", 32 * 8 * (136 + 72)),
+        ]
+
     def test_models(self) -> None:
         """Every preset grows by the bytes that papers, logs and engines say."""
         found = results("per-token", *PER_TOKEN)

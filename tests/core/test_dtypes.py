@@ -225,7 +225,7 @@ def test_mla_is_k_and_v_at_once(cache: Cache) -> None:
 
 @pytest.mark.parametrize(
     ("name", "close"),
-    [("fp18", "fp8"), ("q8", "q8_0"), ("BF16", "bf16"), ("nvfp", "nvfp4"), ("float", "float32")],
+    [("fp18", "fp8"), ("q8", "q8_0"), ("BF15", "bf16"), ("nvfp", "nvfp4"), ("float", "float32")],
 )
 def test_unknown_dtype(name: str, close: str) -> None:
     """An unknown name is an error that offers the nearest."""
