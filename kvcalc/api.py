@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -10,7 +11,7 @@ from kvcalc.core import compare as _compare
 from kvcalc.core import fragmentation as _fragmentation
 from kvcalc.core.capacity import Capacity
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import KvcalcError
+from kvcalc.core.errors import InvalidValueError, KvcalcError
 from kvcalc.core.lengths import Lengths, Over
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.per_token import per_token
@@ -48,6 +49,12 @@ __all__ = [
 _EXAMPLE_MODEL = "qwen3.5-27b-attention"
 _EXAMPLE_MAX = 8192
 
+_MODEL = 'a model: kvcalc.load_model("llama-3.1-8b") or kvcalc.shape_model(32, 8, 128)'
+_DEPLOYMENT = "a deployment: kvcalc.Deployment(max_model_len=8192)"
+_PLAN = "a plan: kvcalc.plan(model, deployment)"
+
+_T = TypeVar("_T")
+
 
 def plan(model: ModelSpec, deployment: Deployment | None = None) -> CachePlan:
     """Return what an engine allocates and holds for a model.
@@ -58,10 +65,13 @@ def plan(model: ModelSpec, deployment: Deployment | None = None) -> CachePlan:
             by name.
 
     Raises:
+        InvalidValueError: a model's name instead of the model, or the like.
         UnknownNameError: no such engine, dtype or GPU.
         UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
     """
-    deployment = deployment or Deployment()
+    model = _given(model, ModelSpec, "model", _MODEL)
+    deployment = Deployment() if deployment is None else deployment
+    deployment = _given(deployment, Deployment, "deployment", _DEPLOYMENT)
     if isinstance(deployment.gpu, str):
         deployment = msgspec.structs.replace(deployment, gpu=load_gpu(deployment.gpu))
     return _plan(model, deployment)
@@ -79,14 +89,17 @@ def compare(
 
     Args:
         plan: the engine's plan.
-        lengths: total tokens of each request, or a histogram of them (`read_trace(...).lengths`).
+        lengths: total tokens of each request (ints, or an array of an integer dtype), or a
+            histogram of them (`read_trace(...).lengths`, `Lengths({tokens: requests})`).
         workload: what to call the requests.
         over: what happens to requests longer than the maximum: clip, exclude or keep.
         kv_cache_bytes: a cache on each rank, to say how many requests fit each way.
 
     Raises:
-        InvalidValueError: no request is left to compare.
+        InvalidValueError: no request is left to compare; lengths or bytes that are not whole
+            numbers; no plan.
     """
+    plan = _given(plan, CachePlan, "plan", _PLAN)
     histogram = lengths if isinstance(lengths, Lengths) else Lengths.of(lengths)
     return _compare.compare(
         plan, histogram, workload=workload, over=over, kv_cache_bytes=kv_cache_bytes
@@ -112,8 +125,10 @@ def fragmentation(
 
     Raises:
         UsageError: neither holes nor free and largest, or holes that contradict them.
-        InvalidValueError: a size below zero, a request of nothing, largest beyond free.
+        InvalidValueError: a size below zero, a request of nothing, largest beyond free; no plan.
     """
+    if plan is not None:
+        plan = _given(plan, CachePlan, "plan", _PLAN)
     memory = _fragmentation.Memory(
         free_bytes=free_bytes,
         largest_free_bytes=largest_free_bytes,
@@ -123,3 +138,16 @@ def fragmentation(
     if plan is None:
         plan = _plan(load_model(_EXAMPLE_MODEL), Deployment(max_model_len=_EXAMPLE_MAX))
     return _fragmentation.fragmentation(plan, memory)
+
+
+def _given(value: object, kind: type[_T], name: str, hint: str) -> _T:
+    """Return an argument that must be one of kvcalc's own values.
+
+    Raises:
+        InvalidValueError: it is something else; a name, most often.
+    """
+    if isinstance(value, kind):
+        return value
+    named = isinstance(value, str) or value is None
+    told = f"{value!r:.60}" if named else f"a {type(value).__name__}"
+    raise InvalidValueError(f"{name} is {told}, not a {kind.__name__}", hint=f"give {hint}")

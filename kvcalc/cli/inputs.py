@@ -411,9 +411,7 @@ def workload(values: Values, notes: list[str]) -> Workload:
 
     trace = read_trace(values["trace"], prompt_column=columns[0], output_column=columns[1])
     notes.append(
-        f"{trace.name}: {format_number_of(trace.requests, 'request')},"
-        f" {trace.prompt_tokens:,} prompt tokens ({trace.prompt_column})"
-        f" and {trace.output_tokens:,} output tokens ({trace.output_column})"
+        f"{trace.name}: {format_number_of(trace.requests, 'request')}, {trace.tokens_told}"
     )
     return Workload(printable(trace.name), trace.lengths)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,26 @@ FORMATS: tuple[Format, ...] = ("table", "json", "csv", "markdown")
 _BLOCK_MARKS = "█░─"
 _LONGEST_LINE = 1_000  # of a note or an error
 _NARROWEST = 40  # columns; below this nothing readable can be laid out
+
+_READ = ("models", "preset", "config", "gguf", "trace", "files", "settings")
+"""Parameters that name files which commands read."""
+
+_NO_ROOM = "make room there, or name a file on another disk"
+_NO_RIGHT = "name a file in a folder that you may write to"
+_NO_FOLDER = "name a file in a folder that exists"
+_HINTS = {
+    errno.ENOENT: _NO_FOLDER,
+    errno.ENOTDIR: _NO_FOLDER,
+    errno.EISDIR: "name a file in that folder, not the folder itself",
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: _NO_RIGHT,
+    errno.ENOSPC: _NO_ROOM,
+    errno.EFBIG: _NO_ROOM,
+    getattr(errno, "EDQUOT", errno.ENOSPC): _NO_ROOM,  # Windows knows no quotas
+    errno.ENAMETOOLONG: "give the file a shorter name",
+}
+"""What to do about a report that cannot be written, by the reason."""
 
 
 def say(kind: str, line: str) -> None:
@@ -92,7 +113,9 @@ def emit(
 
     Raises:
         UnknownNameError: no such format.
-        UsageError, InputError: a report that cannot be written.
+        UsageError: a report that is not FORMAT:PATH, two into one file, or one into a file that
+            the command reads.
+        InputError: a report that cannot be written.
     """
     form = choice(values, "format", FORMATS)
     units = unit_system(values)
@@ -102,6 +125,8 @@ def emit(
         raise UsageError(
             "two reports go to the same file", hint="name a file for each", where="--report"
         )
+    for _, path in reports:
+        _refuse_to_overwrite(path, values)
     unique = list(dict.fromkeys(notes))
 
     def rendered(name: Format, *, terminal: bool) -> str:
@@ -123,13 +148,56 @@ def _report_target(text: str) -> tuple[Format, str]:
         raise UsageError(
             f"{text!r:.60} is not FORMAT:PATH", hint="write --report json:kv.json", where="--report"
         )
-    return one_of(name, FORMATS, "--report"), path
+    form = one_of(name, FORMATS, "--report")
+    if path == "-":
+        raise UsageError(
+            "a report goes to a file, not to stdout",
+            hint=f"--format {form} prints to stdout; a file of that name is {form}:./-",
+            where="--report",
+        )
+    return form, path
+
+
+def _refuse_to_overwrite(path: str, values: Values) -> None:
+    for source in _files_read(values):
+        if _same_file(path, source):
+            raise UsageError(
+                f"the report would replace {'stdin' if source == '-' else source}, which is read"
+                " here",
+                hint="name another file for the report",
+                where="--report",
+            )
+
+
+def _files_read(values: Values) -> Iterator[str]:
+    for name in _READ:
+        given = values.get(name)
+        for source in [given] if isinstance(given, str) else given or ():
+            yield source
+            with contextlib.suppress(OSError, ValueError):  # no folder, or no path at all
+                yield from (
+                    os.path.join(source, inner)
+                    for inner in os.listdir(source)
+                    if inner == "config.json" or inner.lower().endswith(".gguf")
+                )
+
+
+def _same_file(path: str, source: str) -> bool:
+    """Whether a path is, by whatever name, the regular file that a source (`-`: stdin) reads."""
+    try:
+        target = os.stat(path)
+        other = os.fstat(sys.stdin.fileno()) if source == "-" else os.stat(source)
+    except (OSError, ValueError, AttributeError):  # one is not there; a stdin without a file
+        return False
+    return stat.S_ISREG(target.st_mode) and os.path.samestat(target, other)
 
 
 def _write_file(path: str, text: str) -> None:
     """Write a file whole or not at all; a pipe or a device is written to as it is."""
     try:
         target = Path(os.path.realpath(path))  # a link stays a link
+        if target.is_dir():  # Windows says "permission denied" when a directory is opened
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if target.exists() and not target.is_file():
             target.write_text(text, encoding="utf-8", newline="\n")
             return
@@ -143,12 +211,15 @@ def _write_file(path: str, text: str) -> None:
         except BaseException:
             os.unlink(temporary)
             raise
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a path"
+    except OSError as error:
         raise InputError(
-            f"the report cannot be written: {reason}",
-            hint="name a file in a folder that exists",
+            f"the report cannot be written: {error.strerror}",
+            hint=_HINTS.get(error.errno or 0, "name another file"),
             where=path,
+        ) from None
+    except ValueError:  # a NUL, or what no file name can hold
+        raise InputError(
+            "the report cannot be written: not a path", hint="name another file", where=path
         ) from None
 
 

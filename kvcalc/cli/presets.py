@@ -9,11 +9,13 @@ from kvcalc.cli.inputs import echo, preset_folders
 from kvcalc.cli.options import OUTPUT, Group, Option, register, text
 from kvcalc.cli.output import emit, say, write_out
 from kvcalc.cli.values import Values
-from kvcalc.core.errors import UnknownNameError
+from kvcalc.core.errors import InvalidValueError, UnknownNameError
 from kvcalc.core.per_token import layer_groups
 from kvcalc.core.results import FileFault, PresetDetail, PresetSummary
 from kvcalc.core.units import format_number_of
 from kvcalc.models import load_model
+from kvcalc.models.documents import Document, Plain, read_document
+from kvcalc.models.preset_files import check_model
 from kvcalc.models.preset_writer import preset_name, preset_text
 from kvcalc.models.presets import (
     ModelPreset,
@@ -140,7 +142,8 @@ def validate(values: Values) -> None:
 def add_preset(values: Values) -> None:
     """Print the preset file of a model."""
     spec = load_model(values["source"], folders=preset_folders())
-    name = values["name"] or preset_name(spec.name)
+    name = preset_name(spec.name) if values["name"] is None else values["name"]
+    _check_name(name)
     dtype = spec.resolve("auto").name
     grown = spec.bytes_per_token(dtype)
     write_out(
@@ -148,12 +151,35 @@ def add_preset(values: Values) -> None:
             spec,
             name=name,
             title=spec.name,
-            source={"repository": spec.name, "file": values["source"].rsplit("/", 1)[-1]},
+            source={
+                "repository": spec.name,
+                "file": printable(values["source"].rsplit("/", 1)[-1]),
+            },
             bytes_per_token={dtype: grown} if grown is not None else {},
             state_bytes=spec.state_bytes(),
             confirmed_by=[f"kvcalc {__version__}, when it was added; not yet by an engine"],
         )
     )
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that a preset file may not have.
+
+    Raises:
+        InvalidValueError: says what is wrong with it.
+    """
+    faults = _name_faults(name)
+    # A name that is in order stands in the file without quotes, where `7` is a number.
+    faults = faults or _name_faults(read_document(name, "--name").value)
+    if faults:
+        raise InvalidValueError(
+            faults[0], hint="give a name such as my-model-7b (--name)", where="--name"
+        )
+
+
+def _name_faults(name: Plain) -> list[str]:
+    document = Document({"kind": "model", "name": name}, "--name", {(): 1})
+    return [f.message for f in check_model(document)[1] if f.path == ("name",)]
 
 
 def _summary(preset: ModelPreset) -> PresetSummary:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from fractions import Fraction
 
 from kvcalc.core.errors import InvalidValueError, UsageError
-from kvcalc.core.lengths import Lengths
+from kvcalc.core.lengths import Lengths, whole_number
 from kvcalc.core.plan import CachePlan, Pool, Rank
 from kvcalc.core.values import Value
 
-__all__ = ["Capacity", "PoolCapacity", "capacity", "requests_that_fit"]
+__all__ = ["BUDGET_HINT", "Capacity", "PoolCapacity", "capacity", "requests_that_fit"]
+
+BUDGET_HINT = "give bytes as an int: 10 * 2**30, or int(10e9)"
+"""What to do about a budget that is no whole number."""
 
 
 class PoolCapacity(Value, frozen=True, kw_only=True):
@@ -74,7 +77,7 @@ def pool_units(plan: CachePlan, rank: Rank, budget: int | None) -> tuple[int, ..
     if budget is None:
         raise UsageError(
             f"the size of a {plan.engine} cache depends on the memory it is given",
-            hint="give the bytes of the KV cache (--kv-memory)",
+            hint="give the bytes of the KV cache (--kv-memory; kv_cache_bytes in Python)",
         )
     usable = max(0, budget - rank.fixed_bytes)
     if plan.split == "one_pool":
@@ -157,9 +160,11 @@ def capacity(plan: CachePlan, kv_cache_bytes: int | None, *, at: int | None = No
 
     Raises:
         UsageError: a budget is needed and none was given.
-        InvalidValueError: a length or budget below 1.
+        InvalidValueError: a length or budget below 1, or that is not a whole number.
     """
-    n = at if at is not None else plan.max_model_len
+    n = plan.max_model_len if at is None else whole_number(at, "at", "give a number of tokens")
+    if kv_cache_bytes is not None:
+        kv_cache_bytes = whole_number(kv_cache_bytes, "kv_cache_bytes", BUDGET_HINT)
     if n < 1 or (kv_cache_bytes is not None and kv_cache_bytes < 1):
         raise InvalidValueError("capacity is asked for a length and a budget of at least 1")
     rank = min(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvcalc.core.capacity import requests_that_fit
+from kvcalc.core.capacity import BUDGET_HINT, requests_that_fit
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.explain import explain_plan
-from kvcalc.core.lengths import Lengths, Over
+from kvcalc.core.lengths import Lengths, Over, whole_number
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import (
     Comparison,
@@ -41,18 +41,15 @@ def compare(
         explain: put the formula with its numbers into the result.
 
     Raises:
-        InvalidValueError: no request is left to compare.
+        InvalidValueError: no request is left to compare, or a cache that is not whole bytes.
     """
+    if kv_cache_bytes is not None:
+        kv_cache_bytes = whole_number(kv_cache_bytes, "kv_cache_bytes", BUDGET_HINT)
     twin = plan.contiguous()
     longest = plan.max_model_len
     kept = lengths.limited(longest, over)
     if not kept.requests:
-        raise InvalidValueError(
-            f"no request is left to compare: none of {lengths.requests} is within {longest} tokens"
-            if lengths.requests
-            else "there is no request to compare",
-            hint="raise the maximum (--max), or cut longer requests to it (--over clip)",
-        )
+        raise _no_request(lengths, longest)
     paged, contiguous = plan.wastes(kept), twin.wastes(kept)
     one = twin.wastes(Lengths({longest: 1}))
     everywhere = plan.wastes_all_ranks(kept), twin.wastes_all_ranks(kept)
@@ -99,6 +96,20 @@ def compare(
             None if kv_cache_bytes is None else _concurrency(plan, twin, kept, kv_cache_bytes)
         ),
         explain=explain_plan(plan, [longest]) if explain else (),
+    )
+
+
+def _no_request(lengths: Lengths, longest: int) -> InvalidValueError:
+    # Commands and programs come here: both are told in their own words.
+    if not lengths.requests:
+        return InvalidValueError(
+            "there is no request to compare",
+            hint="give one length or more (--lengths or --trace; in Python a list such as [200])",
+        )
+    return InvalidValueError(
+        f"no request is left to compare: none of {lengths.requests} is within {longest} tokens",
+        hint="raise the maximum (--max; Deployment.max_model_len in Python), or cut longer requests"
+        ' to it (--over clip; over="clip")',
     )
 
 

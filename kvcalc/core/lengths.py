@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal
+from itertools import islice
+from operator import index
+from typing import Any, Literal, SupportsIndex
 
 from kvcalc.core.errors import InvalidValueError
 
-__all__ = ["EXAMPLE_LENGTHS", "OVER_POLICIES", "Lengths", "Over"]
+__all__ = ["EXAMPLE_LENGTHS", "OVER_POLICIES", "Lengths", "Over", "whole_number"]
 
 EXAMPLE_LENGTHS = (200, 1200, 700, 2600)
 """Four requests to draw: short, middling, short, long (tokens, prompt and output together)."""
 
 Over = Literal["clip", "exclude", "keep"]
 OVER_POLICIES: tuple[Over, ...] = ("clip", "exclude", "keep")
+
+_CHUNK = 2**16  # lengths looked at together, so that an endless iterator needs no endless list
+_HINT = (
+    "give whole numbers of tokens: a list of ints, an array of integers, or kvcalc.Lengths, such as"
+    " the .lengths of a trace"
+)
+_BY_LENGTH = "kvcalc.Lengths({200: 50}) takes requests by length: fifty of 200 tokens"
 
 
 class Lengths:
@@ -39,9 +48,25 @@ class Lengths:
     def __init__(self, counts: Mapping[int, int]) -> None:
         """Take requests by length.
 
+        Args:
+            counts: length in tokens -> number of requests.
+
         Raises:
-            InvalidValueError: a negative length or count.
+            InvalidValueError: not a mapping; a length or count that is negative or not a whole
+                number.
         """
+        if not isinstance(counts, Mapping):
+            raise InvalidValueError(
+                f"requests by length are {_told(counts)}, not a mapping",
+                hint="kvcalc.Lengths.of([200, 1200]) counts single lengths",
+            )
+        if not set(map(type, counts)) | set(map(type, counts.values())) <= {int}:
+            counts = {
+                whole_number(n, "a request length", _HINT): whole_number(
+                    c, "a number of requests", _BY_LENGTH
+                )
+                for n, c in counts.items()
+            }
         if counts and (min(counts) < 0 or min(counts.values()) < 0):
             raise InvalidValueError("a request length or count is negative")
         pairs = tuple(sorted([pair for pair in counts.items() if pair[1]]))
@@ -51,8 +76,28 @@ class Lengths:
 
     @classmethod
     def of(cls, lengths: Iterable[int]) -> Lengths:
-        """Count single lengths."""
-        return cls(Counter(lengths))
+        """Count single lengths.
+
+        Args:
+            lengths: tokens of each request: ints, or one dimension of an array of any integer
+                dtype.
+
+        Raises:
+            InvalidValueError: something else (a mapping, a text, an array of floats), or a length
+                that is negative or not a whole number.
+        """
+        counts: Counter[int] = Counter()
+        place = 0
+        for chunk in _chunks(lengths):
+            # Before they are counted: 1, 1.0 and True would be one key.
+            if set(map(type, chunk)) == {int}:
+                counts.update(chunk)
+            else:
+                counts.update(
+                    whole_number(n, f"request {i}", _HINT) for i, n in enumerate(chunk, place)
+                )
+            place += len(chunk)
+        return cls(counts)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Lengths is immutable: cannot set {name}")
@@ -114,3 +159,68 @@ class Lengths:
             if 100 * seen >= wanted:
                 return n
         return 0
+
+
+def whole_number(value: object, what: str, hint: str = "") -> int:
+    """Return the plain int of an int or of another type of integers, such as numpy's.
+
+    Args:
+        value: what was given.
+        what: what an error calls it.
+        hint: what an error says to do.
+
+    Raises:
+        InvalidValueError: a float (bytes and tokens are exact), a bool, or no number at all.
+    """
+    if type(value) is int:
+        return value
+    if not isinstance(value, bool) and isinstance(value, SupportsIndex):
+        try:
+            return index(value)
+        except TypeError:  # an array has the method whatever its size
+            pass
+    raise InvalidValueError(f"{what} is {_told(value)}, not a whole number", hint=hint)
+
+
+def _told(value: object) -> str:
+    """Return how a message calls a value that was given: on one line, however large it is."""
+    kind = type(value).__name__
+    return f"{value!r:.60} ({kind})" if isinstance(value, (str, int, float)) else f"of type {kind}"
+
+
+def _chunks(lengths: object) -> Iterator[list[Any]]:
+    """Return what was given as lengths in lists; only of arrays is the type of all known."""
+    if isinstance(lengths, Mapping):
+        raise InvalidValueError(
+            f"request lengths are {_told(lengths)}, not a list of them", hint=_BY_LENGTH
+        )
+    if isinstance(lengths, (str, bytes, bytearray)) or not isinstance(lengths, Iterable):
+        raise InvalidValueError(
+            f"request lengths are {_told(lengths)}, not a list of whole numbers", hint=_HINT
+        )
+    # By what arrays have, as numpy takes longer to import than most calls to run.
+    dimensions = getattr(lengths, "ndim", 1)
+    if dimensions != 1:
+        raise InvalidValueError(
+            f"request lengths are an array of {dimensions} dimensions, not of one",
+            hint="give one length a request: array.ravel(), or the column that holds them",
+        )
+    kind = getattr(getattr(lengths, "dtype", None), "kind", "O")
+    return _listed(lengths) if kind == "O" else _array_chunks(lengths, kind)
+
+
+def _listed(lengths: Iterable[Any]) -> Iterator[list[Any]]:
+    rest = iter(lengths)
+    while chunk := list(islice(rest, _CHUNK)):
+        yield chunk
+
+
+def _array_chunks(array: Any, kind: str) -> Iterator[list[Any]]:
+    size = len(array)
+    if size and kind not in "iu":  # an empty list becomes an array of floats
+        raise InvalidValueError(
+            f"request lengths are an array of {array.dtype}, not of integers",
+            hint="tokens are whole: array.astype(int) if these are",
+        )
+    for start in range(0, size, _CHUNK):
+        yield array[start : start + _CHUNK].tolist()  # plain ints, not numpy's

@@ -8,7 +8,7 @@ pool draw on the same unit ids (vLLM's shared block ids); a rank is one GPU's po
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 import msgspec
 
@@ -308,7 +308,14 @@ class CachePlan(Value, frozen=True, kw_only=True):
         return self.rank.bytes_readable(n)
 
     def wastes(self, requests: int | Lengths | Iterable[int]) -> Wastes:
-        """Take apart what requests of these lengths hold on the binding rank."""
+        """Take apart what requests of these lengths hold on the binding rank.
+
+        Args:
+            requests: tokens of one request or of each, or a histogram of them.
+
+        Raises:
+            InvalidValueError: a length that is negative or not a whole number.
+        """
         return self.rank.wastes(_as_lengths(requests))
 
     def wastes_all_ranks(self, requests: int | Lengths | Iterable[int]) -> Wastes:
@@ -380,4 +387,6 @@ def _twin_pools(rank: Rank, length: int) -> tuple[Pool, ...]:
 def _as_lengths(requests: int | Lengths | Iterable[int]) -> Lengths:
     if isinstance(requests, Lengths):
         return requests
-    return Lengths({requests: 1}) if isinstance(requests, int) else Lengths.of(requests)
+    if isinstance(requests, SupportsIndex) and not isinstance(requests, Iterable):
+        return Lengths({requests: 1})  # makes numpy's ints plain ones
+    return Lengths.of(requests)

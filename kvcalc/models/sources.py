@@ -10,7 +10,13 @@ from typing import Any, BinaryIO, Literal
 
 import msgspec
 
-from kvcalc.core.errors import InputError, KvcalcError, UnknownNameError, UsageError
+from kvcalc.core.errors import (
+    InputError,
+    InvalidValueError,
+    KvcalcError,
+    UnknownNameError,
+    UsageError,
+)
 from kvcalc.core.model import ModelSpec
 from kvcalc.models.documents import read_document
 from kvcalc.models.presets import ModelPreset, load_model_preset, model_from_document
@@ -47,12 +53,19 @@ def load_model(
         folders: folders of presets that are searched before those that come with kvcalc.
 
     Raises:
+        InvalidValueError: a source that is not text.
         UsageError: a preset and a path have this spelling.
         UnknownNameError: neither has; or the file's architecture is not known.
         UnsupportedError: a model that kvcalc knows and does not model.
         InputError: the file is missing, unreadable or has a fault.
         UnavailableError: the Hub, or the extra that asks it, is not there.
     """
+    if not isinstance(source, str):
+        raise InvalidValueError(
+            f"a model's source is {'None' if source is None else f'a {type(source).__name__}'},"
+            " not text",
+            hint="give a preset's name, a path (a Path as str(path)) or hf:ORG/NAME",
+        )
     if kind == "hf" or (kind is None and source.startswith(_HUB)):
         return _from_hub(source)
     if source == "-":
@@ -133,7 +146,8 @@ def _from_config(config: dict[str, Any], path: str) -> ModelSpec:
     stem = Path(path).stem
     # A config.json is called after its folder, as checkpoints are kept.
     name = Path(path).resolve().parent.name if Path(path).name == _CONFIG else stem
-    return read_config(_kept(config, where), where, name or stem)
+    # A file's name may hold what no output can: bytes that are not UTF-8, a line break, an escape.
+    return read_config(_kept(config, where), where, printable(name or stem))
 
 
 def _kept(config: dict[str, Any], where: str) -> dict[str, Any]:

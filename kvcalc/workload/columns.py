@@ -1,4 +1,4 @@
-"""Which two columns of a trace hold the prompt and the output tokens."""
+"""Which columns of a trace hold the prompt and the output tokens, or both together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvcalc.core.errors import InputError, UsageError, nearest
 from kvcalc.workload.faults import fault, listed, quoted
 
-__all__ = ["PAIRS", "choose_columns"]
+__all__ = ["PAIRS", "TOTALS", "WRAPPERS", "choose_columns", "no_columns"]
 
 PAIRS = (
     ("ContextTokens", "GeneratedTokens"),  # Azure LLM inference traces
@@ -22,9 +22,22 @@ PAIRS = (
 )
 """(prompt, output) names that are known; case, spaces and underscores do not count."""
 
+TOTALS = ("total_tokens",)
+"""Known names of a request's whole length, for files without a pair."""
+
+WRAPPERS = (
+    "",
+    "usage.",  # responses of OpenAI and Anthropic
+    "response.usage.",
+    "response.body.usage.",  # OpenAI batch output
+    "result.message.usage.",  # Anthropic batch results
+)
+"""What stands before a known name where the numbers are nested; the first with a pair is taken."""
+
 _OPTIONS = ("--prompt-column", "--output-column")
 _ROLES = ("prompt", "output")
 _BOTH = "name them with --prompt-column and --output-column"
+_TOTAL = f"a column of both together is known as {TOTALS[0]}"
 
 
 def choose_columns(
@@ -33,19 +46,22 @@ def choose_columns(
     line: int,
     prompt_column: str | None = None,
     output_column: str | None = None,
-) -> tuple[str, str]:
-    """Return the names of the prompt and the output column, spelled as in the file.
+) -> tuple[str, ...]:
+    """Return the prompt and the output column, or that of totals, spelled as in the file.
+
+    Totals serve only where nothing is asked for and there is no pair.
 
     Args:
-        columns: every column name, in the file's order, repetitions included.
+        columns: every column name, in the file's order, repetitions included; dots join the keys
+            of nested JSON.
         file: the file, for the error.
         line: the line of the header or of the first object, for the error.
         prompt_column: the name that the user gives, or None to recognise it.
         output_column: likewise.
 
     Raises:
-        InputError: no recognised pair, several, a named column that is missing, or a chosen
-            column that is there more than once.
+        InputError: no recognised pair and no totals, several pairs, a named column that is
+            missing, or a chosen column that is there more than once.
         UsageError: both options name the same column.
     """
     asked = (prompt_column, output_column)
@@ -68,39 +84,68 @@ def choose_columns(
     return prompt, output
 
 
+def no_columns(file: str, line: int, prompt_column: str | None, output_column: str | None) -> None:
+    """Check that no column is asked of a plain list of lengths.
+
+    Raises:
+        InputError: one is.
+    """
+    for name, option in zip((prompt_column, output_column), _OPTIONS, strict=True):
+        if name is not None:
+            raise fault(
+                file,
+                line,
+                f"no column {quoted(name)} ({option}): the file is a plain list of lengths",
+                f"leave out {option}; each number is taken for prompt and output together",
+            )
+
+
 def _folded(name: str) -> str:
     return name.casefold().replace(" ", "").replace("_", "")
 
 
-def _recognised(columns: Sequence[str], file: str, line: int) -> tuple[str, str]:
+def _wrapped(wrapper: str) -> list[tuple[str, str]]:
+    return [(wrapper + prompt, wrapper + output) for prompt, output in PAIRS]
+
+
+def _recognised(columns: Sequence[str], file: str, line: int) -> tuple[str, ...]:
     present = {_folded(name) for name in columns}
-    pairs = [pair for pair in PAIRS if {_folded(name) for name in pair} <= present]
-    if len(pairs) == 1:
-        prompt, output = (_spelled(columns, name, file, line) for name in pairs[0])
-        return prompt, output
+    for wrapper in WRAPPERS:
+        pairs = [p for p in _wrapped(wrapper) if {_folded(name) for name in p} <= present]
+        if len(pairs) == 1:
+            return tuple(_spelled(columns, name, file, line) for name in pairs[0])
+        if pairs:
+            several = " and ".join(f"{prompt}/{output}" for prompt, output in pairs)
+            raise fault(file, line, f"more than one pair of length columns: {several}", hint=_BOTH)
+    for total in (wrapper + name for wrapper in WRAPPERS for name in TOTALS):
+        if _folded(total) in present:
+            return (_spelled(columns, total, file, line),)
+    raise _unknown(columns, file, line)
+
+
+def _unknown(columns: Sequence[str], file: str, line: int) -> InputError:
     found = f"columns: {listed(columns)}"
-    if pairs:
-        several = " and ".join(f"{prompt}/{output}" for prompt, output in pairs)
-        raise fault(file, line, f"more than one pair of length columns: {several}", hint=_BOTH)
     for role in (0, 1):
-        known = {_folded(pair[role]) for pair in PAIRS}
+        known = {_folded(pair[role]) for wrapper in WRAPPERS for pair in _wrapped(wrapper)}
         one = [name for name in columns if _folded(name) in known]
         if len(one) == 1:
             other = _ROLES[1 - role]
-            raise fault(
+            return fault(
                 file,
                 line,
                 f"{_ROLES[role]} column {quoted(one[0])} but no known {other} column; {found}",
                 f"both are needed; name the other with {_OPTIONS[1 - role]}",
             )
     if columns and not any(c.isalpha() for name in columns for c in name):
-        raise fault(
+        names = ",".join(PAIRS[0] if len(columns) > 1 else TOTALS)
+        return fault(
             file,
             line,
             f"the first line has numbers where the column names should be; {found}",
-            f"add a first line that names the columns, such as {','.join(PAIRS[0])}",
+            f"add a first line that names the columns, such as {names}",
         )
-    raise fault(file, line, f"no known pair of prompt and output columns; {found}", _BOTH)
+    message = f"no known pair of prompt and output columns; {found}"
+    return fault(file, line, message, f"{_BOTH}; {_TOTAL}")
 
 
 def _spelled(columns: Sequence[str], known: str, file: str, line: int) -> str:
@@ -143,9 +188,12 @@ def _named(columns: Sequence[str], name: str, file: str, line: int, option: str)
 def _partner(columns: Sequence[str], file: str, line: int, role: int, given: str) -> str:
     """Find the column of `role` (0 prompt, 1 output) that goes with the one the user named."""
     present = {_folded(name) for name in columns if name != given}
-    pairs = [pair for pair in PAIRS if _folded(pair[role]) in present]
-    mates = [pair for pair in pairs if _folded(pair[1 - role]) == _folded(given)]
-    names = {_folded(pair[role]): pair[role] for pair in mates or pairs}
+    levels = [
+        [pair for pair in _wrapped(wrapper) if _folded(pair[role]) in present]
+        for wrapper in WRAPPERS
+    ]
+    mates = [p for pairs in levels for p in pairs if _folded(p[1 - role]) == _folded(given)]
+    names = {_folded(p[role]): p[role] for p in mates or next(filter(None, levels), [])}
     if len(names) != 1:
         what = "several known" if names else "no known"
         raise fault(

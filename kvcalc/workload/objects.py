@@ -1,17 +1,18 @@
-"""Traces of JSON objects: one a line (JSONL), or one array of them."""
+"""Traces of JSON objects: one a line (JSONL), or one array of them; and arrays of lengths."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Annotated, Any
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from kvcalc.core.errors import InputError
-from kvcalc.workload.columns import choose_columns
+from kvcalc.workload.columns import WRAPPERS, choose_columns, no_columns
 from kvcalc.workload.faults import fault, quoted
 from kvcalc.workload.source import Block
 from kvcalc.workload.tally import MAX_TOKENS, Reading, Tally, read_tokens
@@ -34,6 +35,19 @@ class _Object(list[tuple[str, Any]]):
     """A JSON object with its repeated keys."""
 
 
+class _Column(NamedTuple):
+    """A number in every object, at the end of one key or of several, each in the one before."""
+
+    name: str
+    """The keys joined by dots."""
+    path: tuple[str, ...]
+
+
+_Tokens = tuple[list[int], ...]
+"""What each chosen column holds, equally long."""
+
+_Token = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+
 _JSON = json.JSONDecoder(
     object_pairs_hook=_Object, parse_int=_Number, parse_float=_Number, parse_constant=_Number
 )
@@ -51,20 +65,21 @@ def read_lines(
     line, block = next(blocks)
     first_line, text = next(_numbered(line, block))
     first, _ = _value(text, 0, first_line, file, whole=True)
-    keys = [key for key, _ in _as_object(first, first_line, file)]
-    columns = choose_columns(keys, file, first_line, prompt_column, output_column)
+    columns = _chosen(
+        _as_object(first, first_line, file), file, first_line, prompt_column, output_column
+    )
     fast = _Fast(columns)
     tally = Tally()
     for start, text in chain([(line, block)], blocks):
         tokens = fast.lines(text) or _tokens(_line_values(start, text, file), columns, file)
         tally.add(*tokens)
-    return Reading("jsonl", *columns, tally)
+    return Reading("jsonl", tuple(column.name for column in columns), tally)
 
 
 def read_array(
     blocks: Iterator[Block], file: str, prompt_column: str | None, output_column: str | None
 ) -> Reading:
-    """Read one JSON array of objects, up to 64 Mi characters.
+    """Read one JSON array of objects, or of lengths, up to 64 Mi characters.
 
     Raises:
         InputError: not such an array, or an element that does not serve, with its line.
@@ -87,37 +102,126 @@ def read_array(
     tally = Tally()
     head = next(_elements(text, line, file), None)
     if head is None:
-        return Reading("json", "", "", tally)
+        return Reading("json", (), tally)
     first_line, first = head
-    keys = [key for key, _ in _as_object(first, first_line, file)]
-    columns = choose_columns(keys, file, first_line, prompt_column, output_column)
+    if isinstance(first, _Number):
+        no_columns(file, first_line, prompt_column, output_column)
+        tally.add(_fast_lengths(text) or _lengths(_elements(text, line, file), file))
+        return Reading("json", (), tally)
+    columns = _chosen(
+        _as_object(first, first_line, file), file, first_line, prompt_column, output_column
+    )
     tokens = _Fast(columns).array(text) or _tokens(_elements(text, line, file), columns, file)
     tally.add(*tokens)
-    return Reading("json", *columns, tally)
+    return Reading("json", tuple(column.name for column in columns), tally)
+
+
+def _chosen(
+    first: _Object, file: str, line: int, prompt_column: str | None, output_column: str | None
+) -> tuple[_Column, ...]:
+    """Choose the columns by the first object: its keys, and numbers nested where they are known.
+
+    Raises:
+        InputError: as `choose_columns` says.
+        UsageError: both options name the same column.
+    """
+    literal = dict.fromkeys(key for key, _ in first)
+    columns = [_Column(key, (key,)) for key, _ in first]
+    nested = [
+        (*path, key)
+        for path in (tuple(wrapper.split(".")[:-1]) for wrapper in WRAPPERS if wrapper)
+        for inner in _objects_at(first, path)
+        for key, _ in inner
+    ]
+    known = set(nested)
+    for asked in dict.fromkeys(filter(None, (prompt_column, output_column))):
+        nested += [path for path in _dotted(first, asked) if path not in known]
+        known.update(nested)
+    named = [_Column(".".join(path), path) for path in nested]
+    columns += [column for column in named if column.name not in literal]
+    names = [column.name for column in columns]
+    chosen = choose_columns(names, file, line, prompt_column, output_column)
+    return tuple(columns[names.index(name)] for name in chosen)
+
+
+def _objects_at(row: _Object, path: Iterable[str]) -> list[_Object]:
+    """Return the objects at the end of some keys; several where a key is repeated."""
+    found = [row]
+    for key in path:
+        found = [v for inner in found for k, v in inner if k == key and isinstance(v, _Object)]
+    return found
+
+
+def _dotted(row: _Object, name: str) -> list[tuple[str, ...]]:
+    """Return the nested keys that a name with dots can mean, without case; a key may have dots."""
+    found: list[tuple[str, ...]] = []
+    open_: list[tuple[_Object, str, tuple[str, ...]]] = [(row, name.strip().casefold(), ())]
+    while open_:  # no recursion: the name and the object may be as deep as they like
+        inner, rest, path = open_.pop()
+        for key, value in inner:
+            folded = key.casefold()
+            if path and folded == rest:
+                found.append((*path, key))
+            elif isinstance(value, _Object) and rest.startswith(f"{folded}."):
+                open_.append((value, rest[len(folded) + 1 :], (*path, key)))
+    return found
+
+
+def _struct(fields: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[Any, dict[str, str]]:
+    """Make the type that holds a number at the end of each path.
+
+    Args:
+        fields: a name for each number, and its keys from the outermost.
+
+    Returns:
+        The type, and where it has each number, by name, as attributes joined by dots.
+
+    Raises:
+        ValueError: keys with quotes, backslashes or control characters, or a key that should
+            hold both a number and an object.
+    """
+    types: list[tuple[str, Any]] = []
+    keys: dict[str, str] = {}
+    places: dict[str, str] = {}
+    inner: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    for name, path in fields:
+        if len(path) > 1:
+            inner.setdefault(path[0], []).append((name, path[1:]))
+            continue
+        types.append((name, _Token))
+        keys[name] = path[0]
+        places[name] = name
+    for i, (key, below) in enumerate(inner.items()):
+        struct, deeper = _struct(below)
+        types.append((f"inner{i}", struct))
+        keys[f"inner{i}"] = key
+        places.update({name: f"inner{i}.{place}" for name, place in deeper.items()})
+    return msgspec.defstruct("Row", types, rename=keys, gc=False), places
 
 
 class _Fast:
-    """Decode two keys of every object and skip the others, or give None to have faults named.
+    """Decode the columns of every object and skip the others, or give None to have faults named.
 
     msgspec takes the last of repeated keys and does not say so. Every object has the key (it is
     required), so there is no repetition where the text holds the quoted key as often as there
-    are objects, and no escape that could spell it otherwise.
+    are objects, and no escape that could spell it otherwise. So for each key of a path.
     """
 
-    def __init__(self, columns: tuple[str, str]) -> None:
-        self._keys = [f'"{name}"' for name in columns]
-        tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
-        names = dict(zip(("prompt", "output"), columns, strict=True))
+    def __init__(self, columns: Sequence[_Column]) -> None:
+        self._keys = {f'"{key}"' for column in columns for key in column.path}
+        names = [f"column{i}" for i in range(len(columns))]
+        paths = [column.path for column in columns]
+        self._getters: list[attrgetter[int]] = []
         try:
-            row: Any = msgspec.defstruct(
-                "Row", [("prompt", tokens), ("output", tokens)], rename=names, gc=False
-            )
+            struct, places = _struct(list(zip(names, paths, strict=True)))
+            row: Any = struct  # mypy takes no unpacked name for a type
+            self._getters = [attrgetter(places[name]) for name in names]
             self._line: msgspec.json.Decoder[Any] | None = msgspec.json.Decoder(row)
             self._array: msgspec.json.Decoder[Any] | None = msgspec.json.Decoder(list[row])
-        except ValueError:  # names with quotes, backslashes or control characters
+        except (ValueError, RecursionError):  # a path may be as deep as the user types it
             self._line = self._array = None
 
-    def lines(self, text: str) -> tuple[list[int], list[int]] | None:
+    def lines(self, text: str) -> _Tokens | None:
         if self._line is None:
             return None
         lines = [line for line in text.split("\n") if line]
@@ -126,7 +230,7 @@ class _Fast:
         except (ValueError, RecursionError):
             return None
 
-    def array(self, text: str) -> tuple[list[int], list[int]] | None:
+    def array(self, text: str) -> _Tokens | None:
         if self._array is None:
             return None
         try:
@@ -134,16 +238,36 @@ class _Fast:
         except (ValueError, RecursionError):
             return None
 
-    def _checked(self, text: str, rows: list[Any]) -> tuple[list[int], list[int]] | None:
+    def _checked(self, text: str, rows: list[Any]) -> _Tokens | None:
         if "\\u" in text or "\\/" in text or any(text.count(k) != len(rows) for k in self._keys):
             return None
-        return [row.prompt for row in rows], [row.output for row in rows]
+        return tuple(list(map(getter, rows)) for getter in self._getters)
 
 
-def _tokens(
-    values: Iterator[tuple[int, Any]], columns: tuple[str, str], file: str
-) -> tuple[list[int], list[int]]:
-    tokens: tuple[list[int], list[int]] = ([], [])
+def _fast_lengths(text: str) -> list[int] | None:
+    """Decode an array of lengths, or give None to have its fault named."""
+    try:
+        return msgspec.json.decode(text, type=list[_Token])
+    except (ValueError, RecursionError):
+        return None
+
+
+def _lengths(values: Iterator[tuple[int, Any]], file: str) -> list[int]:
+    lengths: list[int] = []
+    for line, value in values:
+        if not isinstance(value, _Number):
+            raise fault(
+                file,
+                line,
+                f"{_kind(value)} where a number should be",
+                "the array starts as a list of lengths: give a whole number for each request",
+            )
+        lengths.append(read_tokens(value, None, file, line))
+    return lengths
+
+
+def _tokens(values: Iterator[tuple[int, Any]], columns: tuple[_Column, ...], file: str) -> _Tokens:
+    tokens: _Tokens = tuple([] for _ in columns)
     for line, value in values:
         row = _as_object(value, line, file)
         for numbers, column in zip(tokens, columns, strict=True):
@@ -151,19 +275,28 @@ def _tokens(
     return tokens
 
 
-def _cell(row: _Object, column: str, line: int, file: str) -> int:
-    found = [value for key, value in row if key == column]
-    if len(found) != 1:
-        what = f"there {len(found)} times" if found else "missing"
-        raise fault(file, line, f"key {quoted(column)} is {what}", "give every object the key once")
-    (value,) = found
+def _cell(row: _Object, column: _Column, line: int, file: str) -> int:
+    value: Any = row
+    for depth, key in enumerate(column.path):
+        if not isinstance(value, _Object):
+            raise _unfit(column.path[:depth], value, "an object", line, file)
+        found = [inner for name, inner in value if name == key]
+        if len(found) != 1:
+            what = f"there {len(found)} times" if found else "missing"
+            shown = quoted(".".join(column.path[: depth + 1]))
+            raise fault(file, line, f"key {shown} is {what}", "give every object the key once")
+        (value,) = found
     if isinstance(value, _Number):
-        return read_tokens(value, column, file, line)
-    shown = f"the text {quoted(value)}" if isinstance(value, str) else _kind(value)
-    raise fault(
+        return read_tokens(value, column.name, file, line)
+    raise _unfit(column.path, value, "a number of tokens", line, file)
+
+
+def _unfit(path: Iterable[str], value: object, wanted: str, line: int, file: str) -> InputError:
+    shown = f"the text {quoted(value)}" if type(value) is str else _kind(value)
+    return fault(
         file,
         line,
-        f"key {quoted(column)} is {shown}, not a number of tokens",
+        f"key {quoted('.'.join(path))} is {shown}, not {wanted}",
         f"each request needs a whole number of tokens from 0 to {MAX_TOKENS}",
     )
 

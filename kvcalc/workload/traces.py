@@ -25,16 +25,33 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     lengths: Lengths
     """Requests by total length: prompt and output tokens together."""
     requests: int
-    prompt_tokens: int
-    """Of all requests together."""
-    output_tokens: int
-    prompt_column: str
-    """As the file spells it; for JSON the key."""
-    output_column: str
+    prompt_tokens: int | None
+    """Of all requests together; None where the file has only totals."""
+    output_tokens: int | None
+    """Likewise."""
+    prompt_column: str | None
+    """As the file spells it; for JSON the key, or nested keys joined by dots. None where the file
+    has only totals."""
+    output_column: str | None
+    """Likewise."""
+    total_column: str | None = None
+    """The column of totals; None where the file has both parts, or is a plain list of lengths."""
     format: str
-    """`csv` (comma or semicolon), `tsv`, `jsonl` or `json`; gzip does not show."""
+    """`csv` (comma or semicolon), `tsv`, `jsonl`, `json` or `list` (one length a line); gzip does
+    not show."""
     longest: int
     """Tokens of the longest request, prompt and output together."""
+
+    @property
+    def tokens_told(self) -> str:
+        """The tokens of all requests in words, each part with the column it is from."""
+        if self.prompt_tokens is None or self.output_tokens is None:
+            column = self.total_column or "a plain list of lengths"
+            return f"{self.lengths.tokens:,} tokens in all ({column})"
+        return (
+            f"{self.prompt_tokens:,} prompt tokens ({self.prompt_column})"
+            f" and {self.output_tokens:,} output tokens ({self.output_column})"
+        )
 
 
 def read_trace(
@@ -44,20 +61,23 @@ def read_trace(
     output_column: str | None = None,
     stdin: BinaryIO | None = None,
 ) -> Trace:
-    """Read a trace: CSV, TSV, JSONL or a JSON array of objects, plain or gzip.
+    """Read a trace: CSV, TSV, JSONL, a JSON array of objects, or a list of lengths; gzip too.
 
     The format is told by content, not by name. Without column names, the pair must be one that
-    is known (`kvcalc.workload.columns.PAIRS`); with one name, the other column is looked for.
+    is known (`kvcalc.workload.columns.PAIRS`), for JSON also in a `usage` object; failing that,
+    a known column of totals serves. With one name, the other column is looked for. In a list,
+    one number a line or a JSON array of numbers, each is a request's total.
 
     Args:
         source: a path, or `-` for stdin.
-        prompt_column: the column of prompt tokens, matched exactly, then without case.
+        prompt_column: the column of prompt tokens, matched exactly, then without case; for JSON
+            also nested keys joined by dots, such as `usage.prompt_tokens`.
         output_column: the column of output tokens, likewise.
         stdin: the binary stream that `-` means; the process's own when None.
 
     Raises:
-        InputError: the file cannot be read, is no trace, or has a row without two whole numbers
-            of tokens from 0 to 10^9; `where` has the file and, for a row, the line.
+        InputError: the file cannot be read, is no trace, or has a row without whole numbers of
+            tokens from 0 to 10^9; `where` has the file and, for a row, the line.
         UsageError: both options name the same column.
     """
     file = "stdin" if source == "-" else printable(source)
@@ -75,14 +95,17 @@ def read_trace(
     lengths = Lengths(tally.counts)
     if not tally.counts:
         raise fault(file, None, "there is no request in the file", "give one request a line")
+    columns = [printable(column) for column in found.columns]
+    prompt, output = columns if len(columns) > 1 else (None, None)
     return Trace(
         name=file_name(source),
         lengths=lengths,
         requests=lengths.requests,
-        prompt_tokens=tally.prompt_tokens,
-        output_tokens=tally.output_tokens,
-        prompt_column=printable(found.prompt_column),
-        output_column=printable(found.output_column),
+        prompt_tokens=None if prompt is None else tally.prompt_tokens,
+        output_tokens=None if output is None else tally.output_tokens,
+        prompt_column=prompt,
+        output_column=output,
+        total_column=columns[0] if len(columns) == 1 else None,
         format=found.format,
         longest=lengths.longest,
     )

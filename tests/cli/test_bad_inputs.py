@@ -296,6 +296,8 @@ def foreign(rng: random.Random) -> Slip:
     if kind == "model":
         return Slip(["per-token", "./bad.yaml"], ("bad.yaml", data))
     if kind == "trace":
+        if data.strip().isdigit():
+            data = b"-" + data  # a whole number alone is a trace of one request
         return Slip(["compare", "--trace", "bad.csv"], ("bad.csv", data))
     if not data.strip() or data in (b"{}", b"\xef\xbb\xbf"):
         data = b"\x00"  # nothing set is no fault of a settings file

@@ -203,9 +203,7 @@ class TestFrag:
 
     def test_rounding(self) -> None:
         """Fractions of a byte are rounded down where memory is free, up where it is asked for."""
-        (one,) = results(
-            "frag", "--free", "10.9B", "--largest", "10.9B", "--request", "9.1B"
-        )
+        (one,) = results("frag", "--free", "10.9B", "--largest", "10.9B", "--request", "9.1B")
 
         assert (one["free_bytes"], one["largest_free_bytes"], one["request_bytes"]) == (10, 10, 10)
         assert one["fits_contiguous"] is True

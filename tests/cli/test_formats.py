@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import csv
+import errno
 import io
 import json
 import os
 import re
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +67,18 @@ every_command = pytest.mark.parametrize(("name", "arguments"), ALL, ids=IDS)
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 TRACE = "ContextTokens,GeneratedTokens\n100,28\n4000,96\n"
+CONFIG = json.dumps(
+    {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 64,
+        "dtype": "bfloat16",
+        "max_position_embeddings": 2048,
+        "vocab_size": 100,
+    }
+)
 HOSTILE = "a|b<c>*_[x](y)`#~~é漢 [/] & .csv"
 
 
@@ -478,6 +493,122 @@ class TestReports:
         """Two reports into one file are refused: the second would swallow the first."""
         is_fault(call("compare", "--report", "json:out", "--report", "csv:out"))
 
+    @pytest.mark.parametrize("named", ["t.csv", "./t.csv", "own/../t.csv", "link.csv", "hard.csv"])
+    def test_a_trace_is_kept(self, named: str) -> None:
+        """A report does not replace the trace that is read, whatever either is called."""
+        Path("t.csv").write_text(TRACE, encoding="utf-8")
+        Path("link.csv").symlink_to("t.csv")
+        os.link("t.csv", "hard.csv")
+        reports = ("--report", "json:a.json", "--report", f"csv:{named}")
+        outcome = call("compare", "--trace", "t.csv", *reports)
+
+        assert "--report: the report would replace t.csv" in is_fault(outcome)
+        assert "another file" in outcome.hints[0]
+        assert Path("t.csv").read_text(encoding="utf-8") == TRACE
+        assert not Path("a.json").exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "report"),
+        [
+            (["per-token", "m/config.json"], "m/config.json"),
+            (["per-token", "--config", "m/config.json"], "m/config.json"),
+            (["compare", "m"], "m/config.json"),
+            (["layers", "./m/"], "m/config.json"),
+            (["per-token", "--preset", "./mine.yaml"], "mine.yaml"),
+            (["presets", "validate", "mine.yaml"], "mine.yaml"),
+            (["compare", "--settings", "s.yaml"], "s.yaml"),
+            (["compare"], "kvcalc.yaml"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+    )
+    def test_what_is_read_is_kept(self, arguments: list[str], report: str) -> None:
+        """Nor does it replace a model's file, a preset or the settings."""
+        Path("m").mkdir()
+        _hostile_preset()
+        os.rename("own/models/mine.yaml", "mine.yaml")
+        Path("m/config.json").write_text(CONFIG, encoding="utf-8")
+        for settings in ("s.yaml", "kvcalc.yaml"):
+            Path(settings).write_text("units: decimal", encoding="utf-8")
+        before = Path(report).read_bytes()
+        outcome = call(*arguments, "--report", f"json:{report}")
+
+        assert "the report would replace" in is_fault(outcome)
+        assert Path(report).read_bytes() == before
+        assert call(*arguments, "--report", "json:m/kv.json").code == 0
+        assert call(*arguments, "--report", "json:m/kv.json").code == 0  # an earlier report
+
+    def test_stdin_is_kept(self) -> None:
+        """Nor the file that stdin comes from."""
+        Path("t.csv").write_text(TRACE, encoding="utf-8")
+        command = [sys.executable, "-m", "kvcalc", "compare", "--trace", "-"]
+        with Path("t.csv").open("rb") as stdin:
+            done = subprocess.run(
+                [*command, "--report", "csv:t.csv"],
+                stdin=stdin,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+
+        assert done.returncode == 2
+        assert "would replace stdin" in done.stderr
+        assert Path("t.csv").read_text(encoding="utf-8") == TRACE
+
+    def test_dash(self) -> None:
+        """`-` is no file: the format on stdout is --format's."""
+        outcome = call("gpus", "l4", "--report", "json:-")
+
+        assert "not to stdout" in is_fault(outcome)
+        assert "--format json" in outcome.hints[0]
+        assert os.listdir() == ["own"]
+        assert call("gpus", "l4", "--report", "json:./-").code == 0
+        assert Path("-").is_file()
+
+    @pytest.mark.parametrize(
+        ("path", "hint"),
+        [
+            pytest.param(
+                "/dev/full",
+                "make room",
+                marks=pytest.mark.skipif(
+                    not Path("/dev/full").exists(), reason="no /dev/full here"
+                ),
+            ),
+            ("own", "name a file in that folder"),
+            ("no/x.json", "a folder that exists"),
+            ("file/x.json", "a folder that exists"),
+            ("x" * 300, "a shorter name"),
+        ],
+        ids=["full", "folder", "missing", "file", "long"],
+    )
+    def test_hint_fits_the_cause(self, path: str, hint: str) -> None:
+        """What to do about a report that cannot be written depends on why."""
+        Path("file").touch()
+        outcome = call("gpus", "l4", "--report", f"json:{path}")
+
+        assert "the report cannot be written" in is_fault(outcome)
+        assert hint in outcome.hints[0]
+        assert sorted(os.listdir()) == ["file", "own"]
+
+    @pytest.mark.parametrize(
+        ("number", "hint"),
+        [(errno.ENOSPC, "make room"), (errno.EACCES, "may write to"), (errno.EIO, "another file")],
+    )
+    def test_nothing_is_left(self, number: int, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A report that fails half way leaves neither a part nor a temporary file."""
+        Path("out.json").write_text("old", encoding="utf-8")
+
+        def fail(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "replace", fail)
+        outcome = call("gpus", "l4", "--report", "json:out.json")
+
+        assert os.strerror(number) in is_fault(outcome)
+        assert hint in outcome.hints[0]
+        assert sorted(os.listdir()) == ["out.json", "own"]
+        assert Path("out.json").read_text(encoding="utf-8") == "old"
+
     def test_colon_in_path(self) -> None:
         """Only the first colon parts the format from the path."""
         assert call("gpus", "l4", "--report", "json:a:b.json").code == 0
@@ -660,3 +791,58 @@ def test_sound_files() -> None:
     assert len(results) > 16
     assert all(r["message"] is None for r in results)
     assert FileFault.__struct_fields__ == tuple(results[0])
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
+@pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"bad\xff", "bad\\udcff"),
+        (b"a\nb\x1b[31mx", "a\\nb\\x1b[31mx"),
+        ("a\u202eb\u200bc".encode(), "a\\u202eb\\u200bc"),
+        ("é漢 x".encode(), "é漢 x"),
+    ],
+    ids=["no UTF-8", "escape", "direction", "plain"],
+)
+def test_name_of_a_models_file(name: bytes, shown: str, form: str, *, folder: bool) -> None:
+    """A model is called after its file or folder, in characters that every output can hold."""
+    path = Path(os.fsdecode(name)) / "config.json" if folder else Path(os.fsdecode(name + b".json"))
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(CONFIG, encoding="utf-8")
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    for command in ("per-token", "compare", "layers"):
+        outcome = call(command, str(path), "-f", form, f"--report={form}:out")
+
+        assert outcome.code == 0, outcome.err
+        assert outcome.out.replace("\n", "").isprintable()
+        assert outcome.err.replace("\n", "").isprintable()
+        Path("out").read_bytes().decode()
+        if form == "json":
+            assert shown in {r.get("model", r.get("name")) for r in outcome.results}
+        elif form != "markdown":
+            assert shown in outcome.out
+
+
+@pytest.mark.parametrize(
+    "name", ["Bad Name", "Upper", "a_b", "-a", "a..b", "é", "", "a\nkind: gpu", "7", "1.5", "null"]
+)
+def test_name_of_an_added_preset(name: str) -> None:
+    """A preset is not printed under a name that it could not be read by."""
+    outcome = call("presets", "add", "llama-3.1-8b", f"--name={name}")
+
+    assert is_fault(outcome).startswith("--name: ")
+    assert "--name" in outcome.hints[0]
+
+
+def test_added_preset() -> None:
+    """What is printed is a preset, under the name that was given and under the file's own."""
+    Path("Bad Name.json").write_text(CONFIG, encoding="utf-8")
+    for arguments, name in ((["--name", "my-7b.v2"], "my-7b.v2"), ([], "bad-name")):
+        outcome = call("presets", "add", "Bad Name.json", *arguments)
+        assert outcome.code == 0, outcome.err
+        assert outcome.out.splitlines()[1] == f"name: {name}"
+        Path(f"{name}.yaml").write_text(outcome.out, encoding="utf-8")
+        assert call("presets", "validate", f"{name}.yaml").code == 0

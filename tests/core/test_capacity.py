@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kvcalc.core.attention import FullAttention, SharedKv
@@ -187,6 +188,31 @@ def test_a_budget_is_needed() -> None:
 def test_capacity_of_nothing(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidValueError, match="at least 1"):
         plan_of(builders.LLAMA_8B).capacity(**{"kv_cache_bytes": GIB, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        ({"kv_cache_bytes": 1e10}, r"kv_cache_bytes is 10000000000\.0 \(float\)", "int(10e9)"),
+        ({"kv_cache_bytes": "10GiB"}, "kv_cache_bytes is '10GiB'", "10 * 2**30"),
+        ({"kv_cache_bytes": True}, "kv_cache_bytes is True", "10 * 2**30"),
+        ({"at": 1.5}, "at is 1.5", "tokens"),
+    ],
+)
+def test_capacity_of_no_whole_number(arguments: dict[str, Any], message: str, hint: str) -> None:
+    """Bytes and tokens are exact: a float is refused, not rounded."""
+    with pytest.raises(InvalidValueError, match=message) as caught:
+        plan_of(builders.LLAMA_8B).capacity(**{"kv_cache_bytes": GIB, **arguments})
+
+    assert hint in caught.value.hint
+
+
+def test_capacity_of_numpy_integers() -> None:
+    plan = plan_of(builders.LLAMA_8B, max_model_len=8192)
+    found = plan.capacity(np.int64(10 * GIB), at=np.int32(4096))  # type: ignore[arg-type]
+
+    assert found == plan.capacity(10 * GIB, at=4096)
+    assert type(found.kv_cache_bytes) is type(found.max_model_len) is int
 
 
 def test_the_stage_that_holds_the_least_decides() -> None:

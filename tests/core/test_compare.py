@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kvcalc.core.compare import compare
@@ -118,8 +120,20 @@ def test_no_request_is_left() -> None:
     with pytest.raises(InvalidValueError, match="none of 4 is within 100 tokens") as caught:
         compare(plan, FOUR, over="exclude")
     assert "--over clip" in caught.value.hint
-    with pytest.raises(InvalidValueError, match="there is no request to compare"):
+    assert "max_model_len in Python" in caught.value.hint
+    with pytest.raises(InvalidValueError, match="there is no request to compare") as caught:
         compare(plan, Lengths({}))
+    assert "--max" not in caught.value.hint
+    assert "--lengths" in caught.value.hint
+    assert "in Python a list" in caught.value.hint
+
+
+@pytest.mark.parametrize("budget", [1e10, "10GiB", True])
+def test_cache_of_no_whole_bytes(budget: Any) -> None:
+    plan = plan_of(builders.ARTICLE, max_model_len=8192)
+    with pytest.raises(InvalidValueError, match="kv_cache_bytes is") as caught:
+        compare(plan, FOUR, kv_cache_bytes=budget)
+    assert "2**30" in caught.value.hint
 
 
 def test_requests_of_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kvcalc.core.errors import InvalidValueError
@@ -291,3 +292,19 @@ def test_requests_in_any_form() -> None:
     assert plan.wastes([200, 200]) == plan.wastes(Lengths({200: 2})) == plan.wastes(200).times(2)
     assert plan.wastes_all_ranks([200, 200]) == plan.wastes([200, 200])
     assert plan.wastes_at_admission([]) == Wastes(reserved_bytes=0, used_bytes=0)
+
+
+def test_wastes_of_one_numpy_integer() -> None:
+    plan = plan_of(builders.LLAMA_8B, max_model_len=8192)
+
+    assert plan.wastes(np.int64(200)) == plan.wastes(200)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("requests", [1.5, True, None, "200", [200.0], {200: 2}])
+def test_wastes_of_no_lengths(requests: Any) -> None:
+    """What is no whole number of tokens is refused by each way to ask."""
+    plan = plan_of(builders.LLAMA_8B, max_model_len=8192)
+    for ask in (plan.wastes, plan.wastes_all_ranks, plan.wastes_at_admission):
+        with pytest.raises(InvalidValueError) as caught:
+            ask(requests)
+        assert "kvcalc.Lengths" in caught.value.hint

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import kvcalc
@@ -73,6 +76,55 @@ def test_contract_example() -> None:
     assert (found.fits_contiguous, found.fits_paged) == (False, True)
     for name in ("held", "need", "wastes", "notes", "unsupported", "convention"):
         assert hasattr(plan, name)
+
+
+LOOSE: Any = kvcalc  # as a program without type hints calls it
+MODEL = kvcalc.load_model("llama-3.1-8b")
+PLAN: Any = kvcalc.plan(MODEL, kvcalc.Deployment(max_model_len=8192))
+
+
+@pytest.mark.parametrize(
+    ("ask", "message", "hint"),
+    [
+        (lambda: LOOSE.load_model(None), "source is None", "preset's name"),
+        (lambda: LOOSE.load_model(Path("x")), "source is a P", "str(path)"),
+        (lambda: LOOSE.plan("llama-3.1-8b"), "model is 'llama-3.1-8b', not a ModelSpec", "load_"),
+        (lambda: LOOSE.plan(None), "model is None", "load_model"),
+        (lambda: LOOSE.plan(MODEL, {}), "deployment is a dict", "kvcalc.Deployment("),
+        (lambda: LOOSE.plan(MODEL, "h100"), "deployment is 'h100'", "kvcalc.Deployment("),
+        (lambda: LOOSE.compare(MODEL, [1]), "plan is a ModelSpec, not a CachePlan", "kvcalc.plan"),
+        (lambda: LOOSE.fragmentation(plan="x", holes=[1]), "plan is 'x'", "kvcalc.plan"),
+        (lambda: LOOSE.compare(PLAN, "abc"), "lengths are 'abc'", "list of ints"),
+        (lambda: LOOSE.compare(PLAN, 200), "lengths are 200", "list of ints"),
+        (lambda: LOOSE.compare(PLAN, [1.5]), "request 0 is 1.5", "list of ints"),
+        (lambda: LOOSE.compare(PLAN, [True]), "request 0 is True", "list of ints"),
+        (lambda: LOOSE.compare(PLAN, {1: 2}), "of type dict", "kvcalc.Lengths({200: 50})"),
+        (lambda: LOOSE.compare(PLAN, np.ones((2, 2), int)), "2 dimensions", "ravel"),
+        (lambda: LOOSE.compare(PLAN, []), "no request", "in Python a list"),
+        (lambda: LOOSE.compare(PLAN, [1], kv_cache_bytes=1e10), "kv_cache_bytes is", "2**30"),
+        (lambda: PLAN.wastes(1.5), "lengths are 1.5", "list of ints"),
+        (lambda: PLAN.capacity(kv_cache_bytes=1e10), "kv_cache_bytes is", "2**30"),
+    ],
+)
+def test_slips(ask: Callable[[], object], message: str, hint: str) -> None:
+    """A value of the wrong kind is one of kvcalc's errors, which says what to give instead."""
+    with pytest.raises(kvcalc.KvcalcError, match=message) as caught:
+        ask()
+
+    assert isinstance(caught.value, ValueError)
+    assert hint in caught.value.hint
+
+
+def test_numpy_integers() -> None:
+    """An array of integers is compared like the list of them, and its bytes are ints."""
+    lengths = [200, 1200, 700, 2600]
+    found = LOOSE.compare(PLAN, np.array(lengths), kv_cache_bytes=np.int64(2**34))
+
+    assert found == kvcalc.compare(PLAN, lengths, kv_cache_bytes=2**34)
+    assert type(found.paged_total.reserved_bytes) is int
+    assert found == kvcalc.compare(
+        PLAN, kvcalc.Lengths(dict.fromkeys(lengths, 1)), kv_cache_bytes=2**34
+    )
 
 
 def test_version() -> None:

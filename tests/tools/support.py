@@ -51,7 +51,7 @@ def rows() -> list[tuple[str, ...]]:
         spec = test_transformers.model_of(row["name"], row["source"], row["model_cls"])
         transformers[_family(spec)] += 1
         kinds[_family(spec)] |= _kinds(spec)
-    table = [
+    table: list[tuple[str, ...]] = [
         (
             family,
             str(architectures[family]),

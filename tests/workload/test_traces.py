@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kvcalc.core.errors import InputError, KvcalcError, UsageError
 from kvcalc.workload import objects, source, tables
-from kvcalc.workload.columns import PAIRS
+from kvcalc.workload.columns import PAIRS, WRAPPERS
 from kvcalc.workload.traces import Trace, read_trace
 
 REQUESTS = [(4808, 10), (3180, 8), (4808, 10), (0, 0), (1, 2)]
@@ -261,6 +261,277 @@ def test_repeated_keys() -> None:
     assert of_bytes(inner.encode()).lengths.pairs == ((3, 1),)
 
 
+# --- nested -------------------------------------------------------------------------------------
+
+USAGE = ("prompt_tokens", "completion_tokens")
+
+
+def nested(path: str, inner: object) -> dict[str, object]:
+    """Wrap an object in the keys of a path, from the inside."""
+    for key in reversed(path.split(".")):
+        inner = {"id": "x", key: inner}
+    assert isinstance(inner, dict)
+    return inner
+
+
+def usages(path: str, names: tuple[str, str] = USAGE) -> list[dict[str, object]]:
+    details = {"prompt_tokens_details": {"cached_tokens": 0}}
+    return [nested(path, {names[0]: p, names[1]: o, **details}) for p, o in REQUESTS]
+
+
+def lines(rows: list[dict[str, object]]) -> bytes:
+    return "\n".join(map(json.dumps, rows)).encode()
+
+
+@pytest.mark.parametrize("path", [wrapper[:-1] for wrapper in WRAPPERS if wrapper])
+@pytest.mark.parametrize("names", [USAGE, ("input_tokens", "output_tokens")], ids="/".join)
+def test_usage_of_logs(path: str, names: tuple[str, str]) -> None:
+    rows = usages(path, names)
+    for content, form in ((lines(rows), "jsonl"), (json.dumps(rows).encode(), "json")):
+        trace = of_bytes(content)
+        holds(trace, form)
+        assert (trace.prompt_column, trace.output_column) == tuple(f"{path}.{n}" for n in names)
+
+
+def test_dotted_names() -> None:
+    rows = [nested("a.b c", {"d.e": p, "O": {"n": o}}) for p, o in REQUESTS]
+    options = {"prompt_column": "a.b c.d.e", "output_column": "A.B C.o.N"}
+    for content in (lines(rows), json.dumps(rows).encode()):
+        trace = of_bytes(content, **options)
+        assert trace.lengths.pairs == LENGTHS
+        assert (trace.prompt_column, trace.output_column) == ("a.b c.d.e", "a.b c.O.n")
+    only = of_bytes(lines(usages("response.usage")), prompt_column="response.usage.prompt_tokens")
+    assert only.output_column == "response.usage.completion_tokens"
+
+
+def test_literal_names_come_before_dotted_ones() -> None:
+    row = {"usage.prompt_tokens": 1, "usage.completion_tokens": 2}
+    both = {**row, "usage": {"prompt_tokens": 30, "completion_tokens": 40}}
+    named = {"prompt_column": "usage.prompt_tokens"}
+    for options in ({}, named):
+        assert of_bytes(json.dumps(both).encode(), **options).lengths.pairs == ((3, 1),)
+        assert of_bytes(json.dumps(row).encode(), **options).lengths.pairs == ((3, 1),)
+        table = b"usage.prompt_tokens,usage.completion_tokens\n1,2\n"  # as pandas flattens
+        assert of_bytes(table, **options).lengths.pairs == ((3, 1),)
+
+
+def test_outer_pairs_come_before_inner_ones() -> None:
+    row = {"input_tokens": 1, "output_tokens": 2, **nested("usage", dict.fromkeys(USAGE, 9))}
+    assert of_bytes(json.dumps(row).encode()).lengths.pairs == ((3, 1),)
+    inner = of_bytes(json.dumps(row).encode(), prompt_column="usage.prompt_tokens")
+    assert inner.output_column == "usage.completion_tokens"
+
+
+GOOD_USAGE = '{"usage":{"prompt_tokens":1,"completion_tokens":2}}'
+
+
+@pytest.mark.parametrize(
+    ("usage", "message"),
+    [
+        ("null", "key 'usage' is null, not an object"),
+        ("7", "key 'usage' is a number, not an object"),
+        ('"x"', "key 'usage' is the text 'x', not an object"),
+        ("[]", "key 'usage' is a list, not an object"),
+        ("{}", "key 'usage.prompt_tokens' is missing"),
+        ('{"prompt_tokens":1}', "key 'usage.completion_tokens' is missing"),
+        ('{"prompt_tokens":1,"completion_tokens":"5"}', "is the text '5', not a number of tokens"),
+        ('{"prompt_tokens":true,"completion_tokens":5}', "'usage.prompt_tokens' is true, not"),
+        ('{"prompt_tokens":null,"completion_tokens":5}', "'usage.prompt_tokens' is null, not"),
+        ('{"prompt_tokens":-1,"completion_tokens":5}', "is '-1', which is negative"),
+        ('{"prompt_tokens":1.5,"completion_tokens":5}', "'1.5', which is not a whole number"),
+        ('{"prompt_tokens":{},"completion_tokens":5}', "is an object, not a number"),
+        (
+            '{"prompt_tokens":1,"completion_tokens":5,"prompt_tokens":1}',
+            "key 'usage.prompt_tokens' is there 2 times",
+        ),
+        ('{"prompt_tokens":1,"completion_tokens":5},"usage":{}', "key 'usage' is there 2 times"),
+    ],
+)
+def test_bad_usage(usage: str, message: str) -> None:
+    bad = f'{{"usage":{usage}}}'
+    for text in (f"{GOOD_USAGE}\n\n{bad}\n", f"[{GOOD_USAGE},\n\n{bad}]"):
+        error = refused(text)
+        assert message in error.message
+        assert error.where == "stdin:3"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ('{"id":1,"usage":null}', {}, "no known pair of prompt and output columns"),
+        ('{"usage":{"prompt_tokens":1}}', {}, "'usage.prompt_tokens' but no known output column"),
+        ('{"usage":{"a":1},"usage":{"a":1}}', {}, "'usage.a', 'usage.a'"),
+        (f"{GOOD_USAGE[:-1]},{GOOD_USAGE[1:]}", {}, "'usage.prompt_tokens' is there 2 times"),
+        (GOOD_USAGE, {"prompt_column": "usage.prompt"}, "no column 'usage.prompt' (--prompt"),
+        (GOOD_USAGE, {"prompt_column": "usage"}, "key 'usage' is an object, not a number"),
+        (GOOD_USAGE, {"prompt_column": "usage", "output_column": "usage.prompt_tokens"}, "object"),
+        ('{"x":{"a":1,"A":2},"output_len":1}', {"prompt_column": "X.a"}, "there 2 times"),
+        (
+            '{"usage":{"prompt_tokens":1,"completion_tokens":2,"input_tokens":1,"output_tokens":2}}',
+            {},
+            "usage.input_tokens/usage.output_tokens and usage.prompt_tokens/",
+        ),
+        (f'{GOOD_USAGE}\n{{"input_tokens":1,"output_tokens":2}}', {}, "key 'usage' is missing"),
+        (f'{{"input_tokens":1,"output_tokens":2}}\n{GOOD_USAGE}', {}, "'input_tokens' is missing"),
+    ],
+)
+def test_nested_columns_that_do_not_serve(text: str, options: dict[str, str], message: str) -> None:
+    assert message in refused(text, **options).message
+
+
+def test_names_as_deep_as_the_file() -> None:
+    for depth in (50, 400, 20_000):
+        name = ".".join(["a"] * depth)
+        text = '{"a":' * depth + "1" + "}" * depth
+        row = f'{{"b":2,{text[1:]}'
+        try:
+            trace = of_bytes(row.encode(), prompt_column=name, output_column="b")
+        except InputError as error:
+            assert depth > 400 and "nested too deeply" in error.message
+        else:
+            assert trace.lengths.pairs == ((3, 1),)
+
+
+# --- totals -------------------------------------------------------------------------------------
+
+
+def totals(trace: Trace, form: str, column: str | None) -> None:
+    assert trace.format == form
+    assert trace.lengths.pairs == LENGTHS
+    assert (trace.requests, trace.longest) == (len(REQUESTS), 4818)
+    assert (trace.prompt_tokens, trace.output_tokens) == (None, None)
+    assert (trace.prompt_column, trace.output_column) == (None, None)
+    assert trace.total_column == column
+
+
+SUMS = [p + o for p, o in REQUESTS]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n", "\n \n"])
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_column_of_totals(end: str, quote: str) -> None:
+    cells = [f"{quote}{n}{quote}" for n in SUMS]
+    totals(of_bytes(end.join(["total_tokens", *cells]).encode()), "csv", "total_tokens")
+    wide = ["id\tTotal Tokens", *(f"x\t{cell}" for cell in cells)]
+    totals(of_bytes(end.join(wide).encode()), "tsv", "Total Tokens")
+
+
+@pytest.mark.parametrize("path", [wrapper[:-1] for wrapper in WRAPPERS if wrapper])
+def test_nested_totals(path: str) -> None:
+    rows = [nested(path, {"prompt_tokens": 1, "total_tokens": n}) for n in SUMS]
+    totals(of_bytes(lines(rows)), "jsonl", f"{path}.total_tokens")
+    totals(of_bytes(json.dumps(rows).encode()), "json", f"{path}.total_tokens")
+
+
+def test_a_pair_comes_before_totals() -> None:
+    rows = [{"total_tokens": 1, **row} for row in usages("usage")]
+    holds(of_bytes(lines(rows)), "jsonl")
+    holds(of_bytes(table().replace("at", "total_tokens", 1).encode()), "csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "where"),
+    [
+        ("total_tokens\n5\n\n-1\n", "'-1', which is negative", "stdin:4"),
+        ('total_tokens\n5\n""\n', "column 'total_tokens' is blank", "stdin:3"),
+        ("total_tokens\n5\n1,2\n", "2 cells where the header has 1", "stdin:3"),
+        ("total_tokens,Total Tokens\n5,5\n", "there 2 times", "stdin:1"),
+        ("tokens\n5\n", "no known pair", "stdin:1"),
+        ('{"total_tokens":5}\n{"total_tokens":"5"}', "is the text '5'", "stdin:2"),
+        ('[{"total_tokens":5},\n{"total_tokens":true}]', "is true", "stdin:2"),
+    ],
+)
+def test_totals_that_do_not_serve(text: str, message: str, where: str) -> None:
+    error = refused(text)
+    assert message in error.message
+    assert error.where == where
+
+
+def test_a_column_of_unknown_totals_is_told_the_known_name() -> None:
+    assert "known as total_tokens" in refused("tokens\n5\n").hint
+    assert "such as total_tokens" in refused("12:30\n5\n").hint
+
+
+# --- plain lists --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n", "\n \n", ".0\n", " \n"])
+@pytest.mark.parametrize("bom", ["", "\ufeff", "\n \n"])
+def test_a_list_of_lengths(end: str, bom: str) -> None:
+    text = bom + end.join(map(str, SUMS))
+    for raw in (text, text + "\n", gzip.compress(text.encode())):
+        totals(of_bytes(raw.encode() if isinstance(raw, str) else raw), "list", None)
+    totals(of_bytes("\n".join(f'"{n}"' for n in SUMS).encode()), "list", None)
+
+
+def test_a_list_of_many_blocks() -> None:
+    numbers = [str(i % 977) for i in range(200_000)]
+    trace = of_bytes("\n".join(numbers).encode())
+    assert dict(trace.lengths.pairs) == Counter(i % 977 for i in range(200_000))
+    assert refused("\n".join([*numbers, "1,2"])).where == "stdin:200001"
+
+
+@pytest.mark.parametrize("form", ["[{}]", "\n [ {}\n]\n"])
+def test_an_array_of_lengths(form: str) -> None:
+    for end in (",", ",\n", ".0 , "):
+        numbers = end.join(map(str, SUMS))
+        totals(of_bytes(form.format(numbers).encode()), "json", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "where"),
+    [
+        ("1\n\n-2\n", "the length is '-2', which is negative", "stdin:3"),
+        ("-2\n", "which is negative", "stdin:1"),
+        ("1.5\n", "not a whole number", "stdin:1"),
+        ("1\n2,3\n", "the length is '2,3', not a number", "stdin:2"),
+        ("1\ntotal\n", "the length is 'total', not a number", "stdin:2"),
+        ('1\n""\n', "the length is blank", "stdin:2"),
+        ("1000000001\n", "more than 1000000000", "stdin:1"),
+        ("1\n" + "7" * 5000, "7…', not a number", "stdin:2"),
+        ("7" * 5000, "numbers where the column names", "stdin:1"),
+        ("1\r2\r", "bare CR", "stdin:1"),
+        ("1\n{}\n", "the length is '{}'", "stdin:2"),
+        ("[1,\n-2]", "the length is '-2', which is negative", "stdin:2"),
+        ("[1,\n2.5]", "the length is '2.5', which is not a whole number", "stdin:2"),
+        ('[1,\n"2"]', "a text where a number should be", "stdin:2"),
+        ("[1,\ntrue]", "true where a number should be", "stdin:2"),
+        ("[1,\nnull]", "null where a number should be", "stdin:2"),
+        ("[1,\n{}]", "an object where a number should be", "stdin:2"),
+        ("[1,\n[2]]", "a list where a number should be", "stdin:2"),
+        ("[true]", "true where an object should be", "stdin:1"),
+        ("[1, 2", "expected , or ]", "stdin:1"),
+        ("[NaN]", "the length is 'NaN', not a number", "stdin:1"),
+    ],
+)
+def test_lists_that_do_not_serve(text: str, message: str, where: str) -> None:
+    error = refused(text)
+    assert isinstance(error, InputError)
+    assert message in error.message
+    assert error.where == where
+
+
+@pytest.mark.parametrize("option", ["prompt_column", "output_column"])
+@pytest.mark.parametrize("text", ["\n5\n6\n", "\n[5, 6]"])
+def test_a_list_has_no_columns_to_name(option: str, text: str) -> None:
+    error = refused(text, **{option: "a"})
+    assert (
+        f"no column 'a' (--{option.replace('_', '-')}): the file is a plain list" in error.message
+    )
+    assert error.where == "stdin:2"
+
+
+def test_what_is_told_of_a_trace() -> None:
+    pair = b"input_tokens,output_tokens\n1000,2\n1,1\n"
+    assert of_bytes(pair).tokens_told == (
+        "1,001 prompt tokens (input_tokens) and 3 output tokens (output_tokens)"
+    )
+    column = of_bytes(b"total_tokens\n1000\n4\n")
+    assert column.tokens_told == "1,004 tokens in all (total_tokens)"
+    plain = of_bytes(b"1000\n4\n")
+    assert plain.tokens_told == "1,004 tokens in all (a plain list of lengths)"
+
+
 # --- cells --------------------------------------------------------------------------------------
 
 BAD_CELLS = [
@@ -349,7 +620,8 @@ def test_bad_values_of_json(value: str, message: str) -> None:
         ("[]", "no request", "stdin"),
         ("[ {} ]", "no known pair", "stdin:1"),
         ("{}", "no known pair", "stdin:1"),
-        ("[1]", "a number where an object should be", "stdin:1"),
+        ("[{}, 1]", "no known pair", "stdin:1"),
+        ('[{"input_tokens":1,"output_tokens":2}, 1]', "a number where an object", "stdin:1"),
         ("[[1]]", "a list where", "stdin:1"),
         ('["a"]', "a text where", "stdin:1"),
         ('{"input_tokens":1,"output_tokens":2}\n7', "a number where", "stdin:2"),
@@ -510,7 +782,35 @@ def test_bulk_objects_equal_objects_one_by_one(lines: list[str]) -> None:
     )
 
 
-def _same(text: str, owner: type, fast: str, never: Callable[..., object]) -> None:
+USAGE_LINE = st.one_of(
+    st.builds(
+        '{{"usage": {{"prompt_tokens": {}, "completion_tokens": {}}}}}'.format, NUMBER, NUMBER
+    ),
+    st.sampled_from(
+        ["", " ", "{}", '{"usage": null}', '{"usage": {}}', GOOD_USAGE, f"{GOOD_USAGE} x"]
+    ),
+    st.just('{"usage": "usage", "usage": {"prompt_tokens": 1, "completion_tokens": 2}}'),
+)
+
+
+@given(st.lists(USAGE_LINE, max_size=12))
+@QUICK
+def test_bulk_usage_equals_usage_one_by_one(rows: list[str]) -> None:
+    _same("\n".join([GOOD_USAGE, *rows]), objects._Fast, "lines", lambda *_: None)
+    array = f"[{','.join([GOOD_USAGE, *filter(str.strip, rows)])}]"
+    _same(array, objects._Fast, "array", lambda *_: None)
+
+
+@given(st.lists(CELL, max_size=12), st.sampled_from(["\n", "\r\n"]))
+@QUICK
+def test_bulk_lengths_equal_lengths_one_by_one(cells: list[str], end: str) -> None:
+    _same(end.join(["5", *cells]), tables, "_whole", lambda *_: None)
+    _same(end.join(["total_tokens", *cells]), tables, "_whole", lambda *_: None)
+    array = f"[{','.join(['5', *filter(str.strip, cells)])}]"
+    _same(array, objects, "_fast_lengths", lambda *_: None)
+
+
+def _same(text: str, owner: object, fast: str, never: Callable[..., object]) -> None:
     def outcome() -> object:
         try:
             return of_bytes(text.encode())
@@ -527,6 +827,11 @@ VALID = [
     table().encode(),
     jsonl().encode(),
     json.dumps(dicts()).encode(),
+    b'{"usage": {"prompt_tokens": 1, "completion_tokens": 2}}\n' * 3,
+    b'[{"usage": {"total_tokens": 3}}, {"usage": {"total_tokens": 4}}]',
+    b"total_tokens\n1\n2\n3\n",
+    b"1\n2\n3\n",
+    b"[1, 2, 3]",
     gzip.compress(HEAD, mtime=0),
 ]
 
@@ -559,7 +864,8 @@ def _read_or_refuse(raw: bytes) -> None:
         assert error.message.isprintable() and error.hint.isprintable() and error.hint
     else:
         assert trace.requests == trace.lengths.requests > 0
-        assert trace.prompt_tokens + trace.output_tokens == trace.lengths.tokens
+        if trace.prompt_tokens is not None and trace.output_tokens is not None:
+            assert trace.prompt_tokens + trace.output_tokens == trace.lengths.tokens
 
 
 # --- the real files -----------------------------------------------------------------------------
@@ -590,6 +896,7 @@ def test_the_real_files(
 ) -> None:
     trace = read_trace(str(TRACES / file))
     assert (trace.name, trace.format, trace.requests) == (file, form, rows)
+    assert trace.prompt_tokens is not None and trace.output_tokens is not None
     assert trace.prompt_tokens / rows == pytest.approx(prompt_mean, abs=0.051)
     assert trace.output_tokens / rows == pytest.approx(output_mean, abs=0.051)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -34,9 +33,8 @@ def _vocabulary(writer: Writer) -> bytes:
     )
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a truncated file is not sparse on Windows")
-def test_forty_gigabytes(tmp_path: Path) -> None:
-    """Only the header is read: the vocabulary is walked, the weights are not touched."""
+def write_large(path: Path) -> list[Tensor]:
+    """Write a sparse file of 40 GiB with a vocabulary of 256,000 tokens; return its tensors."""
     writer = Writer()
     hp = {
         "context_length": 131072,
@@ -56,14 +54,17 @@ def test_forty_gigabytes(tmp_path: Path) -> None:
     raw = b"GGUF" + writer.pack("IQQ", 3, len(tensors), len(values) + 3)
     raw += b"".join(writer.text(k) + writer.value(v) for k, v in values.items())
     raw += _vocabulary(writer) + writer.infos(tensors)
-    path = tmp_path / "large.gguf"
     path.write_bytes(raw)
     os.truncate(path, 40 * GIB)
-    before = time.process_time()
+    return tensors
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a truncated file is not sparse on Windows")
+def test_forty_gigabytes(tmp_path: Path) -> None:
+    """Only the header is read: the vocabulary is walked, the weights are not touched."""
+    path = tmp_path / "large.gguf"
+    tensors = write_large(path)
     model = read_gguf(str(path))
-    seconds = time.process_time() - before
-    print(f"{len(raw) / 2**20:.1f} MiB of header, {len(tensors)} tensors: {seconds:.3f} s of CPU")
     assert model.weights_bytes == sum(t.size for t in tensors)
     assert set(model.layer_weights) == {model.weights_bytes // LAYERS}
     assert model.spec.bytes_per_token() == LAYERS * 8 * 128 * 2 * 2
-    assert seconds < 5
