@@ -195,12 +195,13 @@ def _same_file(path: str, source: str) -> bool:
 def _write_file(path: str, text: str) -> None:
     """Write a file whole or not at all; a pipe or a device is written to as it is."""
     try:
-        target = Path(os.path.realpath(path))  # a link stays a link
-        if target.is_dir():  # Windows says "permission denied" when a directory is opened
+        if os.path.isdir(path):  # Windows says "permission denied" when a directory is opened
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8", newline="\n")
+        if os.path.exists(path) and not os.path.isfile(path):
+            # As it was named: /dev/stdout in a pipeline links to what no path leads to.
+            Path(path).write_text(text, encoding="utf-8", newline="\n")
             return
+        target = Path(os.path.realpath(path))  # a link stays a link
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else _new_mode()
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:

@@ -14,6 +14,7 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "nearest",
+    "printable",
 ]
 
 
@@ -75,6 +76,14 @@ class UnsupportedError(KvcalcError):
 
 class UnavailableError(KvcalcError):
     """Something needed is not there: a GPU, an extra that is not installed, a server."""
+
+
+def printable(text: str) -> str:
+    """Escape what would break a line, move the cursor, or not encode as UTF-8."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for c in text
+    )
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-from kvcalc.core.errors import InputError
+from kvcalc.core.errors import InputError, printable
 
 __all__ = ["MAX_BYTES", "DocumentError", "decode", "printable", "read_stream", "read_text", "shown"]
 
@@ -34,14 +34,6 @@ class DocumentError(InputError):
     def __init__(self, message: str, *, file: str, line: int, hint: str = "") -> None:
         super().__init__(message, hint=hint, where=f"{file}:{line}")
         self.line = line
-
-
-def printable(text: str) -> str:
-    """Escape what would break a line, move the cursor, or not encode as UTF-8."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for c in text
-    )
 
 
 def shown(value: object, width: int = 40) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.core.errors import InputError
+from kvcalc.core.errors import InputError, printable
 
 __all__ = ["fault", "listed", "printable", "quoted"]
 
@@ -15,14 +15,6 @@ _NAMES = 20  # column names that a message lists
 def fault(file: str, line: int | None, message: str, hint: str = "") -> InputError:
     """Return (not raise) the error for a place in a file; `line` counts from 1."""
     return InputError(message, hint=hint, where=file if line is None else f"{file}:{line}")
-
-
-def printable(text: str) -> str:
-    """Escape what would break a line, move the cursor, or not encode as UTF-8."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for c in text
-    )
 
 
 def quoted(text: str) -> str:

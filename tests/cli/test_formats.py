@@ -20,7 +20,7 @@ import pytest
 
 from kvcalc import __version__
 from kvcalc.core.results import FileFault
-from tests.cli.harness import call, is_fault, rows_of, validate
+from tests.cli.harness import call, is_fault, python, rows_of, validate
 
 FRAG = ["frag", "--free", "15GiB", "--largest", "1.9GiB", "--request", "2GiB"]
 HYBRIDS = ["qwen3.5-27b", "gemma-3-27b", "nemotron-3-nano-30b-a3b", "llama-4-scout"]
@@ -626,6 +626,14 @@ class TestReports:
         assert outcome.code == 0
         assert stat.S_ISFIFO(os.stat("pipe").st_mode)
         assert found.decode() == call("gpus", "l4", "-f", "csv").out
+
+    @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout here")
+    def test_stdout_in_a_pipeline(self) -> None:
+        """/dev/stdout is written to where it is a pipe, too."""
+        outcome = python("-m", "kvcalc", "gpus", "l4", "-f", "json", "--report=csv:/dev/stdout")
+
+        assert outcome.code == 0, outcome.err
+        assert outcome.out == "".join(call("gpus", "l4", "-f", f).out for f in ("csv", "json"))
 
     @pytest.mark.skipif(os.name == "nt", reason="links need a right on Windows")
     def test_link(self) -> None:
