@@ -125,7 +125,8 @@ def validate(values: Values) -> None:
     files = values["files"] or [str(p) for p in sorted(preset_folder().glob("*/*.yaml"))]
     results: list[FileFault] = []
     for file in files:
-        shown = file if values["files"] else "/".join(file.replace("\\", "/").split("/")[-2:])
+        short = file if values["files"] else "/".join(file.replace("\\", "/").split("/")[-2:])
+        shown = printable(short)
         faults = validate_file(file)
         results += [FileFault(file=shown, line=f.line, message=f.message) for f in faults]
         if not faults:
@@ -133,9 +134,8 @@ def validate(values: Values) -> None:
     emit("presets-validate", values, echo(values), results, [])
     count = sum(r.message is not None for r in results)
     if count:
-        say(
-            "error", f"{format_number_of(count, 'fault')} in {format_number_of(len(files), 'file')}"
-        )
+        faulty, among = format_number_of(count, "fault"), format_number_of(len(files), "file")
+        say("error", f"{faulty} in {among}")
         raise typer.Exit(_FAULTY)
 
 

@@ -42,8 +42,9 @@ def row(mapping: Any, model_type: str) -> str:
         model_type: a key of it.
     """
     config = mapping[model_type]
-    part = (config.sub_configs or {}).get("text_config")
-    if part is not None and dataclasses.is_dataclass(part) and part.__name__ != "AutoConfig":
+    part: Any = (config.sub_configs or {}).get("text_config")
+    # Where the text model is any model at all, its class is AutoConfig, which has no fields.
+    if part is not None and dataclasses.is_dataclass(part):
         config = part
     items = [
         f"{field.name}={field.default}" + ("?" if "None" in str(field.type) else "")

@@ -22,7 +22,7 @@ COLUMNS = ("family", "architectures", "kinds", "configs", "vLLM", "transformers"
 
 
 def _family(spec: ModelSpec) -> str:
-    return ARCHITECTURES[spec.architecture]
+    return ARCHITECTURES[spec.architecture or ""]
 
 
 def _kinds(spec: ModelSpec) -> set[str]:
