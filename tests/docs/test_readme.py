@@ -44,5 +44,5 @@ def test_the_settings_example_is_read(tmp_path: Path) -> None:
     printed = run("kvcalc compare", str(tmp_path))
 
     assert "llama-3.1-8b, fp8_e4m3" in printed
-    assert "at most 4,096 tokens" in printed
+    assert "maximum 4,096 tokens" in printed
     assert "paged, block 16   paged, block 32" in printed
