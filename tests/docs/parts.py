@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,11 +108,12 @@ def support() -> str:
     of_family: defaultdict[str, list[str]] = defaultdict(list)
     for architecture, module in ARCHITECTURES.items():
         of_family[module].append(architecture)
+    presets = Counter(preset.spec.architecture for preset in all_models())
     rows = []
     for row in _tsv(_HERE / "support.tsv"):
         if row["family"] not in of_family:
             continue
-        names = of_family[row["family"]]
+        names = sorted(of_family[row["family"]], key=lambda name: -presets[name])
         shown = ", ".join(f"`{name}`" for name in names[:2])
         more = f" and {len(names) - 2} more" if len(names) > 2 else ""
         kinds = ", ".join(f"`{kind}`" for kind in row["kinds"].split())

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.docs.readme import README, commands, rendered, run
+from tests.tools import support
 
 TEXT = README.read_text(encoding="utf-8")
 CI = (Path(README).parent / ".ci" / "run").read_text(encoding="utf-8")
@@ -14,6 +17,17 @@ CI = (Path(README).parent / ".ci" / "run").read_text(encoding="utf-8")
 def test_outputs_and_generated_parts_are_current() -> None:
     """`python -m tests.docs --write` would change nothing."""
     assert rendered(TEXT) == TEXT
+
+
+@pytest.mark.skipif(not support.oracles.SHARED.is_dir(), reason=support.oracles.ABSENT)
+def test_what_each_architecture_is_checked_against() -> None:
+    """`python -m tests.tools.support --write` would change nothing; GGUF counts stand in the text."""
+    *_, gguf = rows = support.rows()
+    table = "".join("\t".join(row) + "\n" for row in (support.COLUMNS, *rows))
+
+    assert support.TABLE.read_text(encoding="utf-8") == table
+    assert f"{gguf[1]} architectures are read by llama.cpp's rules" in TEXT
+    assert f"{gguf[-1]} answers of llama.cpp" in TEXT
 
 
 def test_the_commands_left_out_are_run_by_ci() -> None:
