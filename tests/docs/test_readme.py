@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.readme import README, commands, rendered, run
+from tests.models.hf_config.oracles import ABSENT, SHARED
 from tests.tools import support
 
 TEXT = README.read_text(encoding="utf-8")
@@ -19,9 +20,9 @@ def test_outputs_and_generated_parts_are_current() -> None:
     assert rendered(TEXT) == TEXT
 
 
-@pytest.mark.skipif(not support.oracles.SHARED.is_dir(), reason=support.oracles.ABSENT)
+@pytest.mark.skipif(not SHARED.is_dir(), reason=ABSENT)
 def test_what_each_architecture_is_checked_against() -> None:
-    """`python -m tests.tools.support --write` would change nothing; GGUF counts stand in the text."""
+    """`python -m tests.tools.support --write` would change nothing, and the text has its counts."""
     *_, gguf = rows = support.rows()
     table = "".join("\t".join(row) + "\n" for row in (support.COLUMNS, *rows))
 
