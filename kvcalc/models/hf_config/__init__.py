@@ -59,6 +59,8 @@ def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
         )
     except KvcalcError as error:
         error.where = error.where or where
+        # Two values that are sound each on its own and not together are found by the model itself.
+        error.hint = error.hint or "correct the config, or give --layers, --kv-heads and --head-dim"
         raise
 
 

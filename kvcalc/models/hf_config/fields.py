@@ -59,6 +59,10 @@ class Fields:
         """Whether any of these keys is there and not null; a class's default does not count."""
         return any(self._values.get(name) is not None for name in names)
 
+    def is_null(self, name: str) -> bool:
+        """Whether a key is there and null, for the classes that take that at its word."""
+        return name in self._values and self._values[name] is None
+
     def _default(self, *names: str) -> int | None:
         nullable = self._defaults.nullable
         if any(name in self._values and name in nullable for name in names):

@@ -21,6 +21,7 @@ __all__ = [
     "full_attention",
     "head_dim",
     "heads",
+    "hidden_per_head",
     "kv_heads",
     "num_layers",
     "repeat",
@@ -117,12 +118,20 @@ def head_dim(f: Fields, *others: str) -> int:
     given = f.whole("head_dim", "attention_head_dim", "kv_channels", "head_size", *others)
     if given is not None:
         return given
-    hidden = f.need("hidden_size", "n_embd", "d_model", "n_embed")
+    return hidden_per_head(f)
+
+
+def hidden_per_head(f: Fields) -> int:
+    """Return the hidden size over the query heads, which must divide it.
+
+    `n_embed` comes first: BloomConfig and FalconConfig let it replace `hidden_size`.
+    """
+    names = ("n_embed", "hidden_size", "n_embd", "d_model")
+    hidden = f.need(*names)
     count = heads(f)
     if hidden % count:
         raise InputError(
-            f"head_dim is missing and {f.name('hidden_size')} {hidden} is no multiple of"
-            f" {count} heads",
+            f"{f.name(*names)} {hidden} is no multiple of {count} heads, and there is no head_dim",
             hint="correct the config, or give --layers, --kv-heads and --head-dim",
             where=f.where,
         )
@@ -222,10 +231,21 @@ def unmasked(f: Fields) -> Layers | None:
 
     vLLM 0.33 models/{llama,qwen2,qwen3,gemma3,apertus}.py: `is_causal` false makes an encoder.
     """
-    if f.flag("is_causal", default=True):
+    if f.flag("is_causal", default=True) and not _both_ways(f):
         return None
-    f.notes.append("is_causal is false: an encoder, which keeps no K and V in vLLM")
+    said = "use_bidirectional_attention is set" if _both_ways(f) else "is_causal is false"
+    f.notes.append(f"{said}: an encoder, which keeps no K and V in vLLM")
     return Layers((LayerRun(count=num_layers(f), caches=(), note="encoder layer"),))
+
+
+def _both_ways(f: Fields) -> bool:
+    """Whether a class or vLLM sets `is_causal` to false for `use_bidirectional_attention`.
+
+    transformers 5.24 Gemma4TextConfig for "all"; vLLM 0.33 models/config.py for true in
+    Gemma3TextModel (EmbeddingGemma), which is no decoder's class.
+    """
+    both = f.get("use_bidirectional_attention")
+    return both == "all" or (both is True and "Gemma3TextModel" in (f.items("architectures") or ()))
 
 
 def by_type(f: Fields, count: int, kinds: Mapping[str, Caches]) -> list[Caches] | None:
@@ -233,19 +253,15 @@ def by_type(f: Fields, count: int, kinds: Mapping[str, Caches]) -> list[Caches] 
 
     Args:
         f: the config.
-        count: number of layers; a longer list is cut, as the modelling code indexes it.
+        count: number of layers.
         kinds: word of the list -> what such a layer keeps.
 
     Raises:
         UnknownNameError: a word that is not among `kinds`.
-        InputError: a list shorter than the layers.
+        InputError: a list of another length than the layers, which the class refuses too.
     """
-    types = f.texts("layer_types", known=list(kinds))
-    if types is None:
-        return None
-    if len(types) < count:
-        raise f.fault("layer_types", f"{len(types)} entries", f"one for each of {count} layers")
-    return [kinds[t] for t in types[:count]]
+    types = f.texts("layer_types", known=list(kinds), length=count)
+    return None if types is None else [kinds[t] for t in types]
 
 
 def model_dtype(f: Fields, outer: Fields, *, default: str = "bfloat16") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvcalc.core.attention import FullAttention
 from kvcalc.models.hf_config.fields import Fields
-from kvcalc.models.hf_config.parts import Layers, head_dim, num_layers, same
+from kvcalc.models.hf_config.parts import Layers, hidden_per_head, num_layers, same
 
 __all__ = ["read"]
 
@@ -17,4 +17,4 @@ def read(f: Fields) -> Layers:
     if attention is None:
         raise f.missing("attn_config")
     groups = attention.default_whole("kv_n_heads", default=1, of=_CLASS)
-    return same(num_layers(f), FullAttention(num_kv_heads=groups, head_dim=head_dim(f)))
+    return same(num_layers(f), FullAttention(num_kv_heads=groups, head_dim=hidden_per_head(f)))

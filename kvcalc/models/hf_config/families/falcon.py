@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvcalc.core.attention import FullAttention
 from kvcalc.models.hf_config.fields import Fields
-from kvcalc.models.hf_config.parts import Layers, head_dim, heads, num_layers, same
+from kvcalc.models.hf_config.parts import Layers, heads, hidden_per_head, num_layers, same
 
 __all__ = ["read"]
 
@@ -18,5 +18,7 @@ def read(f: Fields) -> Layers:
         groups = f.whole("num_kv_heads", "n_head_kv") or heads(f)
         f.notes.append("transformers keeps K and V once for every query head instead")
     else:
-        groups = 1 if f.flag("multi_query", default=True) else heads(f)
-    return same(num_layers(f), FullAttention(num_kv_heads=groups, head_dim=head_dim(f)))
+        # FalconConfig takes an explicit null at its word: not true.
+        single = f.flag("multi_query", default=not f.is_null("multi_query"))
+        groups = 1 if single else heads(f)
+    return same(num_layers(f), FullAttention(num_kv_heads=groups, head_dim=hidden_per_head(f)))

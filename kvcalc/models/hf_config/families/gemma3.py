@@ -28,4 +28,7 @@ def read(f: Fields) -> Layers:
     if not f.has("layer_types"):
         names = ("sliding_window_pattern", "_sliding_window_pattern")
         local = every_nth_full(count, f.default_whole(*names, default=6, of=_CLASS))
-    return Layers(runs(windowed(f, count, full_attention(f), window(f), local)))
+    tokens = window(f)
+    if tokens and f.flag("use_bidirectional_attention", default=False):
+        tokens = tokens // 2 + 1  # as Gemma3TextConfig has it: so far to either side
+    return Layers(runs(windowed(f, count, full_attention(f), tokens, local)))

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from kvcalc.core.attention import FullAttention
 from kvcalc.models.hf_config.fields import Fields
-from kvcalc.models.hf_config.parts import Caches, Layers, full_attention, num_layers, runs, sliding
+from kvcalc.models.hf_config.parts import (
+    Caches,
+    Layers,
+    heads,
+    hidden_per_head,
+    num_layers,
+    runs,
+    sliding,
+)
 
 __all__ = ["read"]
 
@@ -14,7 +23,7 @@ _KINDS = ("global", "local")
 def read(f: Fields) -> Layers:
     """Return the layers by `attention_layers`, else by `attention_types`."""
     count = num_layers(f)
-    full = full_attention(f)
+    full = FullAttention(num_kv_heads=heads(f), head_dim=hidden_per_head(f))
     local: Caches = (sliding(full, f.default_whole("window_size", default=256, of=_CLASS)),)
     f.notes.append("local layers count as windows; transformers keeps all their tokens")
     words = f.texts("attention_layers", known=_KINDS, length=count) or _patterns(f, count)

@@ -38,9 +38,9 @@ def read(f: Fields) -> Layers:
         if not rotary:
             period = f.default_whole("no_rope_layer_interval", default=4, of=_CLASS)
             rotary = [int(has) for has in every_nth_full(count, period)]
-        if len(rotary) < count:
+        if len(rotary) != count:
             raise f.fault(
                 "no_rope_layers", f"{len(rotary)} entries", f"one for each of {count} layers"
             )
-        layers = [local if has else (full,) for has in rotary[:count]]
+        layers = [local if has else (full,) for has in rotary]
     return Layers(runs(layers))

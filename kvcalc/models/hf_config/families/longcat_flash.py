@@ -15,6 +15,9 @@ def read(f: Fields) -> Layers:
     latent = mla(f)
     # num_hidden_layers, where transformers 5.24 saves it, counts the attentions: twice num_layers.
     count = f.need("num_layers", high=MAX_LAYERS)
+    attentions = f.whole("num_hidden_layers", high=2 * MAX_LAYERS)
+    if attentions not in (None, count, 2 * count):
+        raise f.fault("num_hidden_layers", attentions, f"twice num_layers {count}")
     drafts = f.default_whole(
         "num_nextn_predict_layers", default=1, of="vLLM's LongCatFlashMTP", low=0, high=64
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvcalc.core.attention import FullAttention
 from kvcalc.core.errors import UnknownNameError
 from kvcalc.models.hf_config.fields import Fields
-from kvcalc.models.hf_config.parts import Layers, head_dim, heads, num_layers, same
+from kvcalc.models.hf_config.parts import Layers, heads, hidden_per_head, num_layers, same
 
 __all__ = ["read"]
 
@@ -30,4 +30,4 @@ def read(f: Fields) -> Layers:
         case _:
             known = (_MULTI_HEAD, _MULTI_QUERY, _GROUPED)
             raise UnknownNameError("attn_config.attn_type", kind[:60], known, where=f.where)
-    return same(num_layers(f), FullAttention(num_kv_heads=groups, head_dim=head_dim(f)))
+    return same(num_layers(f), FullAttention(num_kv_heads=groups, head_dim=hidden_per_head(f)))
