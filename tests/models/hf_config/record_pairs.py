@@ -4,8 +4,7 @@ Small configs of our own, one a model type, with one key left out, set to null o
 loaded by its class, and what the layers would keep is read from the attributes that the modelling
 code and `cache_utils.get_layer_types_and_kwargs` read. No weights, no torch:
 
-    uv venv /tmp/pairs && uv pip install --python /tmp/pairs transformers==5.24.0
-    /tmp/pairs/bin/python tests/models/hf_config/record_pairs.py
+    uv run --with transformers==5.24.0 python -m tests.models.hf_config.record_pairs
 
 A line is `{"id", "architecture", "config", "resolved"}`. `resolved` is `{"num_hidden_layers",
 "layers"}`, the layers as runs `[count, [cache, ...]]`, a cache being one of

@@ -2,7 +2,7 @@
 
 The run of 10,000, which also says what the slowest took and the most memory that one needed:
 
-    KVCALC_MUTANTS=10000 .venv/bin/python -m pytest -s tests/models/hf_config/test_mutants.py
+    KVCALC_MUTANTS=10000 uv run pytest -s tests/models/hf_config/test_mutants.py
 """
 
 from __future__ import annotations
