@@ -16,7 +16,6 @@ from kvcalc.cli.options import (
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
 from kvcalc.core.compare import compare
-from kvcalc.engines import plan
 
 _W = "Requests"
 _WORKLOAD = (
@@ -62,8 +61,7 @@ def run(values: Values) -> None:
     memory = inputs.size(values, "kv_memory")
     over = inputs.over_policy(values)
     deployed = inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS)
-    plans = [plan(m, d) for m in models for d in deployed]
-    notes.extend(f"{p.model}: {note}" for p in plans for note in p.notes)
+    plans = inputs.plans(models, deployed, notes)
     results = [
         compare(
             p,

@@ -16,7 +16,6 @@ from kvcalc.cli.options import (
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
 from kvcalc.core.fragmentation import fragmentation, other_reading
-from kvcalc.engines import plan
 
 _P = "Memory"
 _MEMORY = (
@@ -53,12 +52,11 @@ def run(values: Values) -> None:
     other = inputs.memory(values, swapped=True)
     models = inputs.models(values, notes)
     deployed = inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS)
-    plans = [plan(m, d) for m in models for d in deployed]
+    plans = inputs.plans(models, deployed, notes)
     results = []
     for p in plans:
         result = fragmentation(p, memory, units=units, explain=values["explain"])
         results.append(result)
-        notes.extend(f"{p.model}: {note}" for note in p.notes)
         if other != memory:
             notes.extend(other_reading(result, fragmentation(p, other)))
     emit("frag", values, inputs.echo(values, plans), results, notes)

@@ -24,7 +24,9 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import UNIT_SYSTEMS, UnitSystem, format_number_of, parse_bytes, parse_tokens
 from kvcalc.core.values import MAX_DIMENSION
 from kvcalc.engines import known as known_engine
+from kvcalc.engines import plan
 from kvcalc.models import load_model, shape_model
+from kvcalc.models.presets import preset_folder
 from kvcalc.models.sources import SourceKind
 from kvcalc.models.text import printable
 
@@ -41,6 +43,7 @@ __all__ = [
     "number",
     "one_of",
     "over_policy",
+    "plans",
     "preset_folders",
     "tokens",
     "unit_system",
@@ -160,6 +163,7 @@ def models(values: Values, notes: list[str]) -> list[ModelSpec]:
         )
     folders = preset_folders()
     found = [_load(name, kind, folders) for name, kind in dict.fromkeys(named)]
+    notes.extend(_hidden(found, folders))
     notes.extend(f"{m.name}: {note}" for m in found for note in m.notes)
     return found
 
@@ -179,6 +183,17 @@ def _from_settings(values: Values) -> list[str]:
 
 
 _SHAPE = ("layers", "kv_heads", "head_dim", "v_head_dim")
+
+
+def _hidden(found: Sequence[ModelSpec], folders: Sequence[Path]) -> list[str]:
+    """Say which models are presets of one's own that hide one of those that come with kvcalc."""
+    return [
+        f"{model.name}: the preset of {printable(str(folder))}, not the one that comes with kvcalc"
+        for model in found
+        for folder in folders
+        if (folder / "models" / f"{model.name}.yaml").is_file()
+        and (preset_folder() / "models" / f"{model.name}.yaml").is_file()
+    ]
 
 
 def _load(name: str, kind: SourceKind | None, folders: Sequence[Path]) -> ModelSpec:
@@ -277,6 +292,37 @@ def cache_dtypes(values: Values) -> list[str]:
         # `auto` stands for the model's own, which is known to be one.
         values.at("kv_cache_dtype", lambda name=name: kv_dtype(name, "bfloat16"))  # type: ignore[misc]  # its default
     return wanted
+
+
+def plans(
+    models: Sequence[ModelSpec], deployed: Sequence[Deployment], notes: list[str]
+) -> list[CachePlan]:
+    """Return the plan of every model under every deployment; an error names the model.
+
+    Args:
+        models: the models.
+        deployed: the deployments.
+        notes: the plans' own are added, and which stage is shown where stages differ.
+
+    Raises:
+        UnsupportedError: a model and a deployment that do not go together.
+    """
+    made = []
+    for model in models:
+        for deployment in deployed:
+            try:
+                made.append(plan(model, deployment))
+            except KvcalcError as error:
+                error.where = error.where or model.name
+                raise
+    for p in made:
+        notes.extend(f"{p.model}: {note}" for note in p.notes)
+        if len(p.ranks) > 1:
+            notes.append(
+                f"{p.model}: figures of {p.rank.name} of {len(p.ranks)}, the fullest at"
+                f" {p.max_model_len:,} tokens"
+            )
+    return made
 
 
 _PARALLEL = (

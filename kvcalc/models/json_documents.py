@@ -149,6 +149,15 @@ def decode_json(data: bytes, where: str, *, max_bytes: int = MAX_CHARACTERS) -> 
         raise DocumentError(message, file=where, line=line, hint="JSON is UTF-8 text") from None
 
 
+def _hint(text: str) -> str:
+    """Say what a text that is not JSON is known to be."""
+    if text.startswith("version https://git-lfs"):
+        return "this is a pointer of Git LFS; fetch the file itself: git lfs pull"
+    if text.lstrip().startswith("<"):
+        return "this is a web page; download the raw file"
+    return "compare it with the file as published"
+
+
 def _parse(text: str, where: str) -> Any:
     try:
         return json.loads(
@@ -158,7 +167,7 @@ def _parse(text: str, where: str) -> Any:
         said = error.msg.removesuffix(" at").removesuffix(" starting")
         message = f"not valid JSON: {said[:1].lower()}{said[1:]} (column {error.colno})"
         at = min(error.pos, len(text.rstrip()))  # the end of the text is on its last line
-        _refuse(message, text, at, where, "compare it with the file as published")
+        _refuse(message, text, at, where, _hint(text))
     except _NumberError as error:
         literal = str(error)
         message = f"{shown(literal, 24)} is beyond any number of a model"

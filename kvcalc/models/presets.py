@@ -181,8 +181,10 @@ def _sound(preset: _Preset | None, faults: list[Fault], document: Document) -> _
 
 
 def _document(path: Path) -> Document:
-    # By its name alone: where kvcalc is installed says nothing to the reader of an error.
-    return read_document(read_text(path, path.name), path.name)
+    # Ours by its name alone: where kvcalc is installed says nothing to the reader of an error.
+    own = path.is_relative_to(preset_folder())
+    name = path.name if own else printable(str(path))
+    return read_document(read_text(path, name), name)
 
 
 def _roots(folders: Sequence[Path]) -> Iterator[Path]:

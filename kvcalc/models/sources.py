@@ -33,6 +33,7 @@ _EXPLICIT = re.compile(r"\.{0,2}[/\\]|[A-Za-z]:[/\\]|~[/\\]")
 _YAML = (".yaml", ".yml")
 _FILES = (".json", ".gguf", ".safetensors")
 _CONFIG = "config.json"
+_GGUF = b"GGUF"
 _HUB = "hf:"
 
 
@@ -111,7 +112,29 @@ def _read_path(path: str, kind: SourceKind | None) -> ModelSpec:
         )
     if kind == "config" or ending == ".json":
         return _from_file(path)
-    return model_from_document(read_document(read_text(path), printable(path))).spec
+    if ending not in _YAML and _is_gguf(path):
+        return _read_path(path, "gguf")
+    return _from_text(read_text(path), path)
+
+
+def _is_gguf(path: str) -> bool:
+    """Whether a file without a telling name begins as GGUF files do; a pipe is not looked into."""
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(_GGUF)) == _GGUF
+    except (OSError, ValueError):  # told when it is read
+        return False
+
+
+def _from_text(text: str, path: str) -> ModelSpec:
+    """Read a text that no ending tells about: JSON is a config, all else a preset."""
+    if text.lstrip().startswith("{"):
+        from kvcalc.models.json_documents import read_json
+
+        return _from_config(read_json(text, printable(path)), path)
+    return model_from_document(read_document(text, printable(path))).spec
 
 
 def _read_folder(path: str) -> ModelSpec:
@@ -160,12 +183,7 @@ def _kept(config: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _from_stdin(stdin: BinaryIO | None) -> ModelSpec:
-    text = read_stream(stdin)
-    if text.lstrip().startswith("{"):
-        from kvcalc.models.json_documents import read_json
-
-        return _from_config(read_json(text, "stdin"), "stdin")
-    return model_from_document(read_document(text, "stdin")).spec
+    return _from_text(read_stream(stdin), "stdin")
 
 
 def _from_hub(source: str) -> ModelSpec:

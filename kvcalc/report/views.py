@@ -130,7 +130,11 @@ def _per_token(results: Sequence[PerToken], size: _Size) -> list[Block]:
         row("", [size(r.sequences[i].bytes) for r in results])
         row("  in whole blocks", [_allocated(r.sequences[i]) for r in results])
     blocks.append(Grid(("", *(r.model for r in results)), tuple(rows)))
-    blocks.extend(_layers(r, named=len(results) > 1) for r in results if len(r.layers) > 1)
+    blocks.extend(
+        _layers(r, named=len(results) > 1)
+        for r in results
+        if len(r.layers) > 1 or any(group.keeps != "every token" for group in r.layers)
+    )
     for r in results:
         if r.explain:
             blocks.append(Heading(f"{r.model}: the formula"))
@@ -151,7 +155,9 @@ def _growth(result: PerToken) -> str:
 
 
 def _layers(result: PerToken | PresetDetail, *, named: bool) -> Grid:
-    first = f"layers of {result.model}" if named and isinstance(result, PerToken) else "layers"
+    first = "layers"
+    if named and isinstance(result, PerToken):
+        first = f"layers of {result.model}, {result.kv_cache_dtype}"
     rows = tuple(
         (
             f"{group.count} x {group.kind}",

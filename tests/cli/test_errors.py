@@ -21,6 +21,7 @@ REFUSED = [
     (["compare", "--block", "16.0"], "--block: '16.0'", "16"),
     (["compare", "--kv-memory", "40G"], "--kv-memory: '40G'", "40GiB (2^30) or 40GB (10^9)"),
     (["compare", "--kv-memory", "-1GiB"], "--kv-memory", "15GiB"),
+    (["per-token", "llama-3.1-8b", "qwen3-8b", "--tp", "3"], "llama-3.1-8b: 8 heads", "divides"),
     (["compare", "--lengths", "200,,300"], "--lengths: '' is no length", "50x700"),
     (["compare", "--lengths", "200,5x"], "--lengths: '5x' is no length", "50x700"),
     (["frag", "--holes", "1,000MiB,2GiB"], "--holes: '1,000MiB,2GiB' mixes", "not thousands"),

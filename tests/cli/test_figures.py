@@ -232,6 +232,25 @@ class TestPerToken:
             ("q8_0:q4_0", 32 * 8 * (136 + 72)),
         ]
 
+    def test_usual_lengths(self) -> None:
+        """Unasked, only lengths that the models can reach are sized; more are sized with a note."""
+        (short,) = results("per-token", "gpt2")
+        (asked,) = results("per-token", "gpt2", "--tokens", "8192")
+
+        assert [one["tokens"] for one in short["sequences"]] == [1024]
+        assert [one["tokens"] for one in asked["sequences"]] == [8192]
+        notes = call("per-token", "gpt2", "--tokens", "8192", "--format", "json").document["notes"]
+        assert "gpt2: 8,192 tokens are more than the 1,024 that the model was made for" in notes
+
+    def test_the_stage_shown(self) -> None:
+        """Where stages differ a note says whose figures they are, and at which length."""
+        outcome = call("per-token", "qwen3-next-80b-a3b", "--pp", "5", "--format", "json")
+
+        assert any(
+            "figures of stage 2 of 5, the fullest at 262,144 tokens" in note
+            for note in outcome.document["notes"]
+        )
+
     def test_models(self) -> None:
         """Every preset grows by the bytes that papers, logs and engines say."""
         found = results("per-token", *PER_TOKEN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -235,7 +236,7 @@ def test_a_broken_file_breaks_only_itself(tmp_path: Path) -> None:
     assert load_model_preset("8b", [tmp_path]).spec.name == "llama-3.1-8b"
     with pytest.raises(InputError) as caught:
         load_model_preset("broken", [tmp_path])
-    assert caught.value.where.startswith("broken.yaml:")
+    assert f"models{os.sep}broken.yaml:" in caught.value.where
     with pytest.raises(InputError, match=r"broken\.yaml"):
         all_models([tmp_path])
 

@@ -19,6 +19,7 @@ from kvcalc.core.errors import (
 )
 from kvcalc.models import load_model, shape_model
 from kvcalc.models.presets import preset_folder
+from tests.models.gguf.writer import metadata
 
 OPT = preset_folder() / "models" / "opt-13b.yaml"
 
@@ -95,6 +96,15 @@ LLAMA = {
 }
 
 
+GGUF_KEYS = {
+    "context_length": 2048,
+    "embedding_length": 512,
+    "block_count": 2,
+    "attention.head_count": 8,
+    "attention.head_count_kv": 2,
+}
+
+
 def test_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A config.json, its folder, and the same on stdin are one model, called after the folder."""
     folder = tmp_path / "tiny-llama"
@@ -109,6 +119,33 @@ def test_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert stdin.layers == read[0].layers
     assert read[0].bytes_per_token() == 2 * 2 * 2 * 64 * 2
     assert load_model("config.json", kind="config") == read[0]
+
+
+def test_files_whose_names_tell_nothing(tmp_path: Path) -> None:
+    """What a file holds decides where its name does not: JSON, GGUF or a preset."""
+    (tmp_path / "config").write_text("\n" + json.dumps(LLAMA), encoding="utf-8")
+    (tmp_path / "weights").write_bytes(metadata("llama", GGUF_KEYS))
+    (tmp_path / "preset.txt").write_bytes(OPT.read_bytes())
+
+    assert load_model(str(tmp_path / "config")).bytes_per_token() == 2 * 2 * 2 * 64 * 2
+    assert load_model(str(tmp_path / "weights")).bytes_per_token() == 2 * 2 * 2 * 64 * 2
+    assert load_model(str(tmp_path / "preset.txt")).name == "opt-13b"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+        ("<!doctype html><html></html>", "web page"),
+        ('{"model_type": "llama",}', "as published"),
+    ],
+)
+def test_what_is_often_taken_for_a_config(tmp_path: Path, text: str, hint: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="not valid JSON") as caught:
+        load_model(str(path))
+    assert hint in caught.value.hint
 
 
 def test_index_is_no_config(tmp_path: Path) -> None:

@@ -198,8 +198,7 @@ class Fields:
         for value in values:
             if type(value) is not int or not low <= value <= high:
                 raise self.fault(names[0], value, f"whole numbers from {low} to {high}")
-        if length is not None and len(values) != length:
-            raise self.fault(names[0], f"{len(values)} entries", f"one for each of {length} layers")
+        self._check_length(names[0], values, length)
         return list(values)
 
     def texts(
@@ -221,9 +220,17 @@ class Fields:
                 raise UnknownNameError(
                     f"entry of {self._path}{names[0]}", value[:60], known, where=self.where
                 )
-        if length is not None and len(values) != length:
-            raise self.fault(names[0], f"{len(values)} entries", f"one for each of {length} layers")
+        self._check_length(names[0], values, length)
         return list(values)
+
+    def _check_length(self, name: str, values: Sequence[Any], length: int | None) -> None:
+        if length is not None and len(values) != length:
+            raise InputError(
+                f"{self._path}{name} has {len(values)} entries, not one for each of"
+                f" {length} layers",
+                hint="this is not a config.json as published; correct the value",
+                where=self.where,
+            )
 
     # ------------------------------------------------------------------ nesting
 
@@ -250,8 +257,7 @@ class Fields:
         values = self.items(name)
         if values is None:
             return None
-        if length is not None and len(values) != length:
-            raise self.fault(name, f"{len(values)} entries", f"one for each of {length} layers")
+        self._check_length(name, values, length)
         for value in values:
             if not isinstance(value, dict):
                 raise self.fault(name, value, "a list of objects")

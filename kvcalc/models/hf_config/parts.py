@@ -110,7 +110,11 @@ def kv_heads(f: Fields, *others: str) -> int:
                 where=f.where,
             )
         return given
-    return 1 if f.flag("multi_query", default=False) else heads(f)
+    if f.flag("multi_query", default=False):
+        return 1
+    count = heads(f)
+    f.notes.append(f"the config names no number of KV heads: as many as query heads ({count})")
+    return count
 
 
 def head_dim(f: Fields, *others: str) -> int:

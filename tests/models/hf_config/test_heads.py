@@ -146,9 +146,9 @@ def test_draft_layers_are_kept_apart() -> None:
             "attn_config.kv_n_heads is missing",
         ),
         ("OpenELMForCausalLM", [], {}, "num_kv_heads is missing"),
-        ("OpenELMForCausalLM", [], {"num_kv_heads": [1]}, "num_kv_heads is"),
+        ("OpenELMForCausalLM", [], {"num_kv_heads": [1]}, "num_kv_heads has"),
         ("DeciLMForCausalLM", [], {}, "block_configs"),
-        ("DeciLMForCausalLM", [], {"block_configs": [{}] * 7}, "block_configs is '7 entries'"),
+        ("DeciLMForCausalLM", [], {"block_configs": [{}] * 7}, "block_configs has 7 entries"),
         ("DeciLMForCausalLM", [], {"block_configs": [3] * 8}, "block_configs is 3"),
         ("DeciLMForCausalLM", [], {"block_configs": [{}] * 8}, "block_configs[0].attention is"),
         (
