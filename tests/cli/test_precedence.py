@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kvcalc.models.presets import preset_folder
 from tests.cli.harness import call, is_fault
 
 TRACE = "ContextTokens,GeneratedTokens\n100,28\n"
@@ -95,6 +96,18 @@ class TestOrder:
         Path("t.csv").write_text(TRACE, encoding="utf-8")
 
         assert one("compare", "--trace", "t.csv")["workload"]["tokens"] == 128
+
+
+class TestPresetsOfOnesOwn:
+    def test_a_hidden_preset_is_told(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """A preset of one's own that hides one of ours leaves a note with its folder."""
+        (tmp_path / "models").mkdir()
+        text = (preset_folder() / "models" / "opt-13b.yaml").read_text(encoding="utf-8")
+        (tmp_path / "models" / "opt-13b.yaml").write_text(text, encoding="utf-8")
+        monkeypatch.setenv("KVCALC_PRESETS", str(tmp_path))
+        notes = call("per-token", "opt-13b", "--format", "json").document["notes"]
+
+        assert any("not the one that comes with kvcalc" in note for note in notes)
 
 
 class TestVariables:

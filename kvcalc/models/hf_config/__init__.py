@@ -9,7 +9,13 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.models.hf_config.class_defaults import class_defaults
 from kvcalc.models.hf_config.fields import Fields
 from kvcalc.models.hf_config.parts import kv_scheme, model_dtype
-from kvcalc.models.hf_config.registry import MODEL_TYPES, NESTED, family, model_type_of
+from kvcalc.models.hf_config.registry import (
+    ARCHITECTURES,
+    MODEL_TYPES,
+    NESTED,
+    family,
+    model_type_of,
+)
 
 __all__ = ["read_config"]
 
@@ -69,6 +75,7 @@ def _architecture(outer: Fields) -> str:
     if names:
         if not isinstance(names[0], str):
             raise outer.fault("architectures", names[0], "a list of class names")
+        _note_another_type(outer, names[0], outer.text("model_type"))
         return names[0]
     model_type = outer.text("model_type")
     if model_type in MODEL_TYPES:
@@ -79,6 +86,15 @@ def _architecture(outer: Fields) -> str:
         hint="add the architectures line of the published config.json",
         where=outer.where,
     )
+
+
+def _note_another_type(outer: Fields, architecture: str, model_type: str | None) -> None:
+    """Say so where `model_type` is of another family than `architectures`, which decides."""
+    other = MODEL_TYPES.get(model_type or "", architecture)
+    families = {ARCHITECTURES.get(architecture, ""), ARCHITECTURES.get(other, "")}
+    # A multimodal wrapper and the language model in it go by either's name.
+    if len(families) > 1 and "nested" not in families:
+        outer.notes.append(f"read as {architecture}, though model_type {model_type} is {other}")
 
 
 def _language_model(outer: Fields, architecture: str) -> Fields:

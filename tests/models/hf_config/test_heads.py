@@ -12,6 +12,21 @@ from kvcalc.core.errors import InputError, UnknownNameError, UnsupportedError
 from .builders import by_layer, letters, read
 
 
+def test_another_model_type_is_told() -> None:
+    """`architectures` decides; a `model_type` of another family leaves a note."""
+    notes = read("LlamaForCausalLM", model_type="gemma2").notes
+
+    assert "read as LlamaForCausalLM, though model_type gemma2 is Gemma2ForCausalLM" in notes
+    assert not any("read as" in n for n in read("LlamaForCausalLM", model_type="mistral").notes)
+
+
+def test_heads_that_are_not_named_are_told() -> None:
+    """Without a number of KV heads each query head has one, and a note says so."""
+    notes = read("LlamaForCausalLM", "num_key_value_heads").notes
+
+    assert "the config names no number of KV heads: as many as query heads (8)" in notes
+
+
 @pytest.mark.parametrize(
     ("architecture", "keys", "heads", "size"),
     [
