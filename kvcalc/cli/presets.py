@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
 import typer
 
 from kvcalc import __version__
@@ -9,7 +13,7 @@ from kvcalc.cli.inputs import echo, preset_folders
 from kvcalc.cli.options import OUTPUT, Group, Option, register, text
 from kvcalc.cli.output import emit, say, write_out
 from kvcalc.cli.values import Values
-from kvcalc.core.errors import InvalidValueError, UnknownNameError
+from kvcalc.core.errors import InputError, InvalidValueError, UnknownNameError
 from kvcalc.core.per_token import layer_groups
 from kvcalc.core.results import FileFault, PresetDetail, PresetSummary
 from kvcalc.core.units import format_number_of
@@ -21,11 +25,12 @@ from kvcalc.models.presets import (
     ModelPreset,
     all_models,
     load_model_preset,
+    model_from_document,
     model_names,
     preset_folder,
     validate_file,
 )
-from kvcalc.models.text import printable
+from kvcalc.models.text import printable, read_text
 
 _FAULTY = 2
 _ALL = "kvcalc presets list shows all"
@@ -69,7 +74,7 @@ def add(app: typer.Typer) -> None:
         group,
         "show",
         show,
-        _names("names", "NAME", "Names or aliases."),
+        _names("names", "NAME", "Names, aliases or preset files."),
         OUTPUT,
         help="One preset resolved: what its layers keep, its sources, what confirms it.",
         epilog="Example: kvcalc presets show qwen3.5-27b",
@@ -78,7 +83,11 @@ def add(app: typer.Typer) -> None:
         group,
         "validate",
         validate,
-        _names("files", "FILE", "Preset files; all that come with kvcalc when none is named."),
+        _names(
+            "files",
+            "FILE",
+            "Preset files or folders of them; all that come with kvcalc when none is named.",
+        ),
         OUTPUT,
         help="Check preset files; every fault with its line. Exit code 2 when there is one.",
         epilog="Example: kvcalc presets validate my-model.yaml",
@@ -116,13 +125,40 @@ def show(values: Values) -> None:
     names = values["names"]
     if not names:
         raise typer.BadParameter(f"name a preset; {_ALL}")
-    presets = [load_model_preset(name, preset_folders()) for name in names]
+    presets = [_named(name) for name in names]
     emit("presets-show", values, echo(values), [_detail(p) for p in presets], [])
+
+
+def _named(name: str) -> ModelPreset:
+    """Return a preset by its name or alias, or from its file."""
+    if name.lower().endswith((".yaml", ".yml")):
+        return model_from_document(read_document(read_text(name), printable(name)))
+    return load_model_preset(name, preset_folders())
+
+
+def _files(paths: Sequence[str]) -> list[str]:
+    """Return preset files, those in a folder (and in folders of it) for the folder.
+
+    Raises:
+        InputError: a folder without any.
+    """
+    files: list[str] = []
+    for path in paths:
+        if not os.path.isdir(path):
+            files.append(path)
+            continue
+        inside = sorted(str(p) for p in Path(path).rglob("*.yaml"))
+        if not inside:
+            raise InputError(
+                "no preset file is in it", hint="presets are *.yaml", where=printable(path)
+            )
+        files += inside
+    return files
 
 
 def validate(values: Values) -> None:
     """Check files and leave with 2 when one has a fault."""
-    files = values["files"] or [str(p) for p in sorted(preset_folder().glob("*/*.yaml"))]
+    files = _files(values["files"] or [str(preset_folder())])
     results: list[FileFault] = []
     for file in files:
         short = file if values["files"] else "/".join(file.replace("\\", "/").split("/")[-2:])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from kvcalc.core.errors import UnknownNameError, UnsupportedError
+from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from kvcalc.core.units import cdiv
 from kvcalc.core.values import Positive, Value
 
@@ -193,6 +193,10 @@ def cache_dtype(name: str) -> CacheDtype:
             )
     if match := _BITS.fullmatch(known):
         return _plain(known, 8, int(match[1]), "arXiv 2405.04434 section 3.2.3: 6 bits on average")
+    if "," in name:
+        raise InvalidValueError(
+            f"{name!r:.60} is no cache dtype", hint="repeat the option for several; K:V for two"
+        )
     raise UnknownNameError(
         "cache dtype", name, [*DTYPES, *_ALIASES, "int8_asym_g64", "int4_asym_g64", "6bit"]
     )

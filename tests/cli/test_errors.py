@@ -40,6 +40,7 @@ REFUSED = [
     (["compare", "--engine-version", "1"], "engine none has no engine_version", ""),
     (["compare", "--dtype", "fp7"], "fp7", "bfloat16"),
     (["compare", "--kv-cache-dtype", "fp9"], "unknown cache dtype 'fp9'", "did you mean fp8"),
+    (["compare", "--kv-cache-dtype", "fp8,bf16"], "'fp8,bf16' is no cache dtype", "repeat"),
     (["compare", "--kv-cache-dtype", "fp8:"], "unknown cache dtype ''", ""),
     (["compare", "--kv-cache-dtype", "fp8_ds_mla"], "fp8_ds_mla", "another KV cache dtype"),
     (["compare", "llama3.1-8b"], "unknown model preset 'llama3.1-8b'", "did you mean llama-3.1-8b"),

@@ -109,6 +109,21 @@ class TestPresetsOfOnesOwn:
 
         assert any("not the one that comes with kvcalc" in note for note in notes)
 
+    def test_files_and_folders(self, tmp_path: Path) -> None:
+        """A preset's file can be shown, and a folder of them checked, empty ones refused."""
+        source = preset_folder() / "models" / "opt-13b.yaml"
+        (tmp_path / "models").mkdir()
+        (tmp_path / "models" / "opt-13b.yaml").write_bytes(source.read_bytes())
+        (tmp_path / "none").mkdir()
+        shown = call("presets", "show", str(source), "--format", "json")
+        checked = call("presets", "validate", str(tmp_path), "--format", "json")
+
+        assert shown.results == call("presets", "show", "opt-13b", "--format", "json").results
+        assert [one["message"] for one in checked.results] == [None]
+        assert "no preset file is in it" in is_fault(
+            call("presets", "validate", str(tmp_path / "none"))
+        )
+
 
 class TestVariables:
     @pytest.mark.parametrize(
