@@ -58,5 +58,7 @@ def run(values: Values) -> None:
         result = fragmentation(p, memory, units=units, explain=values["explain"])
         results.append(result)
         if other != memory:
-            notes.extend(other_reading(result, fragmentation(p, other)))
+            said = other_reading(result, fragmentation(p, other))
+            whose = f"{p.model}, {p.kv_cache_dtype}, block {p.block_size}: " if plans[1:] else ""
+            notes.extend(whose + line for line in said)
     emit("frag", values, inputs.echo(values, plans), results, notes)

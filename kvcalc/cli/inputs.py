@@ -163,7 +163,7 @@ def models(values: Values, notes: list[str]) -> list[ModelSpec]:
         )
     folders = preset_folders()
     found = [_load(name, kind, folders) for name, kind in dict.fromkeys(named)]
-    notes.extend(_hidden(found, folders))
+    notes.extend(_hidden([name for name, kind in named if kind is None], folders))
     notes.extend(f"{m.name}: {note}" for m in found for note in m.notes)
     return found
 
@@ -175,7 +175,7 @@ def _from_settings(values: Values) -> list[str]:
         one line, or none.
     """
     taken = [
-        f"{name.replace('_', '-')} ({values.places[name]})"
+        f"{name} ({values.places[name]})"
         for name, origin in values.origins.items()
         if origin is Origin.SETTINGS
     ]
@@ -185,15 +185,17 @@ def _from_settings(values: Values) -> list[str]:
 _SHAPE = ("layers", "kv_heads", "head_dim", "v_head_dim")
 
 
-def _hidden(found: Sequence[ModelSpec], folders: Sequence[Path]) -> list[str]:
-    """Say which models are presets of one's own that hide one of those that come with kvcalc."""
-    return [
-        f"{model.name}: the preset of {printable(str(folder))}, not the one that comes with kvcalc"
-        for model in found
-        for folder in folders
-        if (folder / "models" / f"{model.name}.yaml").is_file()
-        and (preset_folder() / "models" / f"{model.name}.yaml").is_file()
-    ]
+def _hidden(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """Say which presets of one's own were taken though one of that name comes with kvcalc."""
+    ours = os.path.join(preset_folder(), "models")
+    notes = []
+    for name in dict.fromkeys(name.strip().lower() for name in names):
+        file = f"{name}.yaml"
+        owner = next((f for f in folders if os.path.isfile(os.path.join(f, "models", file))), None)
+        if owner is not None and os.path.isfile(os.path.join(ours, file)):
+            folder = printable(str(owner))
+            notes.append(f"{name}: the preset of {folder}, not the one that comes with kvcalc")
+    return notes
 
 
 def _load(name: str, kind: SourceKind | None, folders: Sequence[Path]) -> ModelSpec:

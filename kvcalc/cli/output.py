@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import typer
 
-from kvcalc.cli.inputs import choice, one_of, unit_system
+from kvcalc.cli.inputs import choice, one_of, preset_folders, unit_system
 from kvcalc.cli.values import Values
 from kvcalc.core.errors import InputError, UsageError
 from kvcalc.core.units import UnitSystem
@@ -30,8 +30,11 @@ _BLOCK_MARKS = "█░─"
 _LONGEST_LINE = 1_000  # of a note or an error
 _NARROWEST = 40  # columns; below this nothing readable can be laid out
 
-_READ = ("models", "preset", "config", "gguf", "trace", "files", "settings")
+_READ = ("models", "preset", "config", "gguf", "trace", "names", "files", "settings")
 """Parameters that name files which commands read."""
+
+_INSIDE = (".yaml", ".yml", ".gguf", "config.json")
+"""Endings of the files that may be read in a folder that is named, and beside a GGUF file."""
 
 _NO_ROOM = "make room there, or name a file on another disk"
 _NO_RIGHT = "name a file in a folder that you may write to"
@@ -170,16 +173,29 @@ def _refuse_to_overwrite(path: str, values: Values) -> None:
 
 
 def _files_read(values: Values) -> Iterator[str]:
+    for folder in preset_folders():
+        yield from _listed(os.path.join(folder, "models"))
+        yield from _listed(os.path.join(folder, "gpus"))
     for name in _READ:
         given = values.get(name)
         for source in [given] if isinstance(given, str) else given or ():
             yield source
-            with contextlib.suppress(OSError, ValueError):  # no folder, or no path at all
-                yield from (
-                    os.path.join(source, inner)
-                    for inner in os.listdir(source)
-                    if inner == "config.json" or inner.lower().endswith(".gguf")
-                )
+            if name == "files":  # folders of presets, whatever their depth
+                for folder, _, _ in os.walk(source):
+                    yield from _listed(folder)
+            elif source.lower().endswith(".gguf"):
+                yield from _listed(os.path.dirname(source) or ".")  # the model's other files
+            else:
+                yield from _listed(source)
+
+
+def _listed(folder: str) -> Iterator[str]:
+    with contextlib.suppress(OSError, ValueError):  # no folder, or no path at all
+        yield from (
+            os.path.join(folder, name)
+            for name in os.listdir(folder)
+            if name.lower().endswith(_INSIDE)
+        )
 
 
 def _same_file(path: str, source: str) -> bool:

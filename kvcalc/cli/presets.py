@@ -147,7 +147,8 @@ def _files(paths: Sequence[str]) -> list[str]:
         if not os.path.isdir(path):
             files.append(path)
             continue
-        inside = sorted(str(p) for p in Path(path).rglob("*.yaml"))
+        found = (p for pattern in ("*.yaml", "*.yml") for p in Path(path).rglob(pattern))
+        inside = sorted(str(p) for p in found if p.is_file())
         if not inside:
             raise InputError(
                 "no preset file is in it", hint="presets are *.yaml", where=printable(path)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kvcalc.core.capacity import BUDGET_HINT, requests_that_fit
-from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.errors import InvalidValueError, UnknownNameError
 from kvcalc.core.explain import explain_plan
-from kvcalc.core.lengths import Lengths, Over, whole_number
+from kvcalc.core.lengths import OVER_POLICIES, Lengths, Over, whole_number
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import (
     Comparison,
@@ -19,6 +19,8 @@ from kvcalc.core.results import (
 from kvcalc.core.rules import Slots
 
 __all__ = ["compare"]
+
+_MOST_BYTES = 2**100  # of any memory; ratios of more do not fit a float
 
 
 def compare(
@@ -42,9 +44,16 @@ def compare(
 
     Raises:
         InvalidValueError: no request is left to compare, or a cache that is not whole bytes.
+        UnknownNameError: no such policy.
     """
     if kv_cache_bytes is not None:
         kv_cache_bytes = whole_number(kv_cache_bytes, "kv_cache_bytes", BUDGET_HINT)
+        if not 0 <= kv_cache_bytes <= _MOST_BYTES:
+            raise InvalidValueError(
+                "kv_cache_bytes is out of range", hint=f"give 0 to {_MOST_BYTES} bytes"
+            )
+    if over not in OVER_POLICIES:
+        raise UnknownNameError("value of over", f"{over!s:.60}", OVER_POLICIES)
     twin = plan.contiguous()
     longest = plan.max_model_len
     kept = lengths.limited(longest, over)

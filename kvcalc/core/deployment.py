@@ -90,6 +90,9 @@ class Deployment(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         parallel = [name for name in self.__struct_fields__ if name.endswith("_parallel_size")]
         require_range(self, 1, *parallel)
+        for name in ("engine", "dtype", "kv_cache_dtype"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidValueError(f"{name} is not text", hint="give its name, such as auto")
         counts = (
             "block_size",
             "max_model_len",

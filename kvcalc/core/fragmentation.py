@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.explain import explain_plan
+from kvcalc.core.lengths import whole_number
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import Fragmentation, SequencesOfMax
 from kvcalc.core.units import UnitSystem, format_bytes, format_count, format_times
@@ -51,6 +52,8 @@ def fragmentation(
         UsageError: neither holes nor free and largest, or holes that contradict them.
         InvalidValueError: a size below zero, a request of nothing, largest beyond free.
     """
+    for value in (*_told(memory), *(memory.holes or ())):
+        whole_number(value, "a size", "give whole bytes")
     holes = memory.holes
     free, largest = _sizes(memory.free_bytes, memory.largest_free_bytes, holes)
     max_model_len = plan.max_model_len
@@ -90,6 +93,12 @@ def fragmentation(
         verdict=_verdict(free, largest, request_bytes, result, units),
         explain=explain_plan(plan, [max_model_len]) if explain else (),
     )
+
+
+def _told(memory: Memory) -> list[int]:
+    """Return the single sizes that were given."""
+    given = (memory.free_bytes, memory.largest_free_bytes, memory.request_bytes)
+    return [value for value in given if value is not None]
 
 
 def _sizes(free: int | None, largest: int | None, holes: Sequence[int] | None) -> tuple[int, int]:

@@ -122,6 +122,7 @@ def layer_diff(left: ModelSpec, right: ModelSpec, *, kv_cache_dtype: str = "auto
     return LayerDiff(
         left=left.name,
         right=right.name,
+        kv_cache_dtype=(left.resolve(kv_cache_dtype).name, right.resolve(kv_cache_dtype).name),
         equal_layers=sum(a == b for a, b in pairs),
         differences=tuple(differences),
         bytes_per_token=(

@@ -18,6 +18,7 @@ EXAMPLE_LENGTHS = (200, 1200, 700, 2600)
 Over = Literal["clip", "exclude", "keep"]
 OVER_POLICIES: tuple[Over, ...] = ("clip", "exclude", "keep")
 
+_ENDLESS = 10**60
 _CHUNK = 2**16  # lengths looked at together, so that an endless iterator needs no endless list
 _HINT = (
     "give whole numbers of tokens: a list of ints, an array of integers, or kvcalc.Lengths, such as"
@@ -185,6 +186,8 @@ def whole_number(value: object, what: str, hint: str = "") -> int:
 def _told(value: object) -> str:
     """Return how a message calls a value that was given: on one line, however large it is."""
     kind = type(value).__name__
+    if isinstance(value, int) and abs(value) >= _ENDLESS:  # Python prints no thousands of digits
+        return f"of type {kind}"
     return f"{value!r:.60} ({kind})" if isinstance(value, (str, int, float)) else f"of type {kind}"
 
 

@@ -236,6 +236,7 @@ class LayerDiff(Value, frozen=True, kw_only=True):
 
     left: str
     right: str
+    kv_cache_dtype: tuple[str, str]
     equal_layers: int
     differences: tuple[LayerDifference, ...]
     bytes_per_token: tuple[int | None, int | None]

@@ -415,7 +415,8 @@ def _layer_diff(result: LayerDiff) -> list[Block]:
     if rows:
         blocks.append(Grid(("layers", left, right), rows, text_columns=frozenset({0, 1, 2})))
     a, b = (_maybe(value) for value in result.bytes_per_token)
-    lines = [f"bytes a token: {a} against {b}"]
+    dtypes = " against ".join(dict.fromkeys(result.kv_cache_dtype))
+    lines = [f"bytes a token, {dtypes}: {a} against {b}"]
     if any(result.state_bytes):
         c, d = (format_count(value) for value in result.state_bytes)
         lines.append(f"state a sequence: {c} B against {d} B")

@@ -516,6 +516,7 @@ class TestReports:
             (["layers", "./m/"], "m/config.json"),
             (["per-token", "--preset", "./mine.yaml"], "mine.yaml"),
             (["presets", "validate", "mine.yaml"], "mine.yaml"),
+            (["presets", "show", "mine.yaml"], "mine.yaml"),
             (["compare", "--settings", "s.yaml"], "s.yaml"),
             (["compare"], "kvcalc.yaml"),
         ],
@@ -536,6 +537,16 @@ class TestReports:
         assert Path(report).read_bytes() == before
         assert call(*arguments, "--report", "json:m/kv.json").code == 0
         assert call(*arguments, "--report", "json:m/kv.json").code == 0  # an earlier report
+
+    def test_presets_of_ones_own_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nor the presets in folders that KVCALC_PRESETS names."""
+        _hostile_preset()
+        monkeypatch.setenv("KVCALC_PRESETS", "own")
+        before = Path("own/models/mine.yaml").read_bytes()
+        for arguments in (["per-token", "mine"], ["presets", "validate", "own"]):
+            outcome = call(*arguments, "--report", "json:own/models/mine.yaml")
+            assert "the report would replace" in is_fault(outcome)
+        assert Path("own/models/mine.yaml").read_bytes() == before
 
     def test_stdin_is_kept(self) -> None:
         """Nor the file that stdin comes from."""

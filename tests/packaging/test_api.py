@@ -102,6 +102,15 @@ PLAN: Any = kvcalc.plan(MODEL, kvcalc.Deployment(max_model_len=8192))
         (lambda: LOOSE.compare(PLAN, np.ones((2, 2), int)), "2 dimensions", "ravel"),
         (lambda: LOOSE.compare(PLAN, []), "no request", "in Python a list"),
         (lambda: LOOSE.compare(PLAN, [1], kv_cache_bytes=1e10), "kv_cache_bytes is", "2**30"),
+        (lambda: LOOSE.compare(PLAN, [1], kv_cache_bytes=-1), "out of range", "bytes"),
+        (lambda: LOOSE.compare(PLAN, [1], kv_cache_bytes=10**5000), "out of range", "bytes"),
+        (lambda: LOOSE.Lengths(10**5000), "of type int, not a mapping", "Lengths.of"),
+        (lambda: LOOSE.Deployment(kv_cache_dtype=5), "kv_cache_dtype is not text", "auto"),
+        (
+            lambda: LOOSE.fragmentation(plan=PLAN, free_bytes=1.5, largest_free_bytes=1),
+            "a size is 1.5",
+            "whole bytes",
+        ),
         (lambda: PLAN.wastes(1.5), "lengths are 1.5", "list of ints"),
         (lambda: PLAN.capacity(kv_cache_bytes=1e10), "kv_cache_bytes is", "2**30"),
     ],
@@ -113,6 +122,12 @@ def test_slips(ask: Callable[[], object], message: str, hint: str) -> None:
 
     assert isinstance(caught.value, ValueError)
     assert hint in caught.value.hint
+
+
+def test_unknown_policy() -> None:
+    """What happens to requests over the maximum is one of three policies."""
+    with pytest.raises(kvcalc.KvcalcError, match="unknown value of over 'foo'"):
+        LOOSE.compare(PLAN, [1], over="foo")
 
 
 def test_numpy_integers() -> None:

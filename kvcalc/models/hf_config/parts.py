@@ -249,7 +249,9 @@ def _both_ways(f: Fields) -> bool:
     Gemma3TextModel (EmbeddingGemma), which is no decoder's class.
     """
     both = f.get("use_bidirectional_attention")
-    return both == "all" or (both is True and "Gemma3TextModel" in (f.items("architectures") or ()))
+    if both == "all":
+        return (f.text("model_type") or "").startswith("gemma4")
+    return both is True and "Gemma3TextModel" in (f.items("architectures") or ())
 
 
 def by_type(f: Fields, count: int, kinds: Mapping[str, Caches]) -> list[Caches] | None:
