@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import struct
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +17,8 @@ from tests.models.gguf.test_oracle import MORE
 from tests.models.gguf.writer import LIST, TEXT, Tensor, Writer, named
 
 SEED = 20_260_601
-COUNT = 2000
+BYTES = 200 * 2**20
+COUNT = int(os.environ.get("KVCALC_MUTANTS", "2000"))
 LIMIT = 1.0
 
 TENSORS = [Tensor("blk.0.attn_k.weight", (64, 4), 8, 272), Tensor("output.weight", (64,), 0, 256)]
@@ -84,11 +88,21 @@ def change_value(rng: random.Random, row: dict[str, object]) -> bytes:
     return Writer().file(named(str(row["arch"]), hp), TENSORS)
 
 
+def _traced(path: Path) -> int:
+    """Return the most bytes that reading a file holds; apart from the timed reading."""
+    tracemalloc.start()
+    with contextlib.suppress(KvcalcError):
+        read_gguf(str(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
 def test_mutants(tmp_path: Path) -> None:
-    """No traceback, and none takes longer than a second."""
+    """No traceback, and none takes longer than a second or more than 200 MB."""
     rng = random.Random(SEED)
     path = tmp_path / "m.gguf"
-    slowest, refused = 0.0, 0
+    slowest, refused, largest = 0.0, 0, 0
     for number in range(COUNT):
         row = rng.choice(MORE)
         if number % 3 == 0:
@@ -109,6 +123,11 @@ def test_mutants(tmp_path: Path) -> None:
         else:
             assert model.spec.num_hidden_layers <= 1024
         slowest = max(slowest, time.process_time() - before)
-    print(f"{refused} of {COUNT} refused, the slowest took {slowest * 1000:.1f} ms of CPU")
+        largest = max(largest, _traced(path))
+    print(
+        f"{refused} of {COUNT} refused, the slowest took {slowest * 1000:.1f} ms of CPU,"
+        f" the largest {largest / 2**20:.1f} MiB"
+    )
+    assert largest < BYTES
     assert slowest < LIMIT
     assert refused > COUNT // 2
