@@ -10,7 +10,6 @@ from kvcalc.core.dtypes import (
     Row,
     cache_dtype,
     element_bytes,
-    kv_dtype,
 )
 from kvcalc.core.kind import All, Chunks, EveryNth, Once, Span, StateTensor, Windowed
 from kvcalc.core.layers import Cache
@@ -113,7 +112,7 @@ def explain_plan(plan: CachePlan, tokens: Sequence[int]) -> tuple[str, ...]:
     share = plan.rank.share
     lines = []
     if share is not None:
-        lines = explain_model(share, kv_dtype(plan.kv_cache_dtype, share.dtype))
+        lines = explain_model(share, share.resolve(plan.kv_cache_dtype))
     grown, period = plan.growth()
     factor = plan.rank.token_factor
     lines.append(

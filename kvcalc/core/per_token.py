@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.core.dtypes import kv_dtype
 from kvcalc.core.explain import explain_plan, keeps
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
@@ -77,7 +76,7 @@ def layer_groups(
     for run in model.layers:
         key = (run.label, run.caches, run.note)
         counts[key] = counts.get(key, 0) + run.count
-    dtype = kv_dtype(kv_cache_dtype, model.dtype)
+    dtype = model.resolve(kv_cache_dtype)
     groups = []
     for (label, caches, note), count in counts.items():
         alone = model.with_layers(count, caches)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import msgspec
+
 from kvcalc.core.attention import SharedKv
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.per_token import per_token
+from kvcalc.core.per_token import layer_groups, per_token
 from kvcalc.core.results import SequenceSize
 from kvcalc.core.rules import Grow
 from tests.core import builders
@@ -136,3 +138,11 @@ def test_a_model_of_states() -> None:
 
     assert (found.bytes_per_token, found.block_bytes) == (0, None)
     assert found.sequences[0].bytes == found.state_bytes == 3_207_168
+
+
+def test_groups_follow_what_the_checkpoint_asks_of_auto() -> None:
+    """A checkpoint with an fp8 cache of its own counts so in every view of it."""
+    spec = msgspec.structs.replace(builders.LLAMA_8B, kv_cache_dtype="fp8_e4m3")
+    (group,) = layer_groups(spec)
+
+    assert group.bytes_per_token == spec.bytes_per_token() == 65_536
