@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kvcalc.core.capacity import BUDGET_HINT, requests_that_fit
-from kvcalc.core.errors import InvalidValueError, UnknownNameError
+from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.explain import explain_plan
-from kvcalc.core.lengths import OVER_POLICIES, Lengths, Over, whole_number
+from kvcalc.core.lengths import Lengths, Over, whole_number
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import (
     Comparison,
@@ -52,8 +52,6 @@ def compare(
             raise InvalidValueError(
                 "kv_cache_bytes is out of range", hint=f"give 0 to {_MOST_BYTES} bytes"
             )
-    if over not in OVER_POLICIES:
-        raise UnknownNameError("value of over", f"{over!s:.60}", OVER_POLICIES)
     twin = plan.contiguous()
     longest = plan.max_model_len
     kept = lengths.limited(longest, over)

@@ -8,7 +8,7 @@ from itertools import islice
 from operator import index
 from typing import Any, Literal, SupportsIndex
 
-from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.errors import InvalidValueError, UnknownNameError
 
 __all__ = ["EXAMPLE_LENGTHS", "OVER_POLICIES", "Lengths", "Over", "whole_number"]
 
@@ -145,7 +145,12 @@ class Lengths:
 
         `clip` cuts them to the maximum, as an engine that stops generating there; `exclude`
         drops them, as an engine that refuses them; `keep` leaves them as they are.
+
+        Raises:
+            UnknownNameError: no such policy.
         """
+        if over not in OVER_POLICIES:
+            raise UnknownNameError("value of over", f"{over!s:.60}", OVER_POLICIES)
         if over == "keep" or self.longest <= max_model_len:
             return self
         if over == "exclude":
