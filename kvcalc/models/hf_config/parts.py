@@ -16,6 +16,7 @@ __all__ = [
     "Caches",
     "Layers",
     "by_type",
+    "draft_runs",
     "drafts",
     "every_nth_full",
     "full_attention",
@@ -227,6 +228,11 @@ def shared_tail(f: Fields, layers: Sequence[Caches]) -> list[Caches]:
 def drafts(f: Fields, *caches: Cache) -> tuple[LayerRun, ...]:
     """Return the multi-token-prediction layers that the config counts, each keeping `caches`."""
     count = f.whole("num_nextn_predict_layers", "num_mtp_layers", low=0, high=MAX_LAYERS)
+    return draft_runs(count or 0, *caches)
+
+
+def draft_runs(count: int, *caches: Cache) -> tuple[LayerRun, ...]:
+    """Return `count` draft layers that keep these caches."""
     return (LayerRun(count=count, caches=caches),) if count else ()
 
 
@@ -235,9 +241,10 @@ def unmasked(f: Fields) -> Layers | None:
 
     vLLM 0.33 models/{llama,qwen2,qwen3,gemma3,apertus}.py: `is_causal` false makes an encoder.
     """
-    if f.flag("is_causal", default=True) and not _both_ways(f):
+    causal, both = f.flag("is_causal", default=True), _both_ways(f)
+    if causal and not both:
         return None
-    said = "use_bidirectional_attention is set" if _both_ways(f) else "is_causal is false"
+    said = "use_bidirectional_attention is set" if both else "is_causal is false"
     f.notes.append(f"{said}: an encoder, which keeps no K and V in vLLM")
     return Layers((LayerRun(count=num_layers(f), caches=(), note="encoder layer"),))
 

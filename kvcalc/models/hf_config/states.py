@@ -5,14 +5,12 @@ from __future__ import annotations
 from kvcalc.core.attention import FullAttention
 from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.recurrent import Mamba1, Mamba2
 from kvcalc.models.hf_config.fields import Fields
 from kvcalc.models.hf_config.parts import Caches
 
 __all__ = [
     "draft_count",
-    "draft_runs",
     "mamba1",
     "mamba2",
     "need_attention",
@@ -44,11 +42,6 @@ def state_dtype(f: Fields, name: str) -> str | None:
 def draft_count(f: Fields, *names: str) -> int:
     """Return how many multi-token-prediction layers the config names; 0 where it names none."""
     return f.whole(*names, low=0, high=_MAX_DRAFTS) or 0
-
-
-def draft_runs(count: int, *caches: Cache) -> tuple[LayerRun, ...]:
-    """Return `count` draft layers that keep these caches."""
-    return (LayerRun(count=count, caches=caches),) if count else ()
 
 
 def need_attention(f: Fields) -> FullAttention:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kvcalc.models.hf_config.families.deepseek import mla
 from kvcalc.models.hf_config.fields import MAX_LAYERS, Fields
-from kvcalc.models.hf_config.parts import Layers, same
-from kvcalc.models.hf_config.states import draft_runs
+from kvcalc.models.hf_config.parts import Layers, draft_runs, same
 
 __all__ = ["read"]
 

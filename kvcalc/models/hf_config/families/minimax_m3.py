@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from kvcalc.core.attention import Indexer
 from kvcalc.models.hf_config.fields import Fields
-from kvcalc.models.hf_config.parts import Caches, Layers, by_type, num_layers, runs
-from kvcalc.models.hf_config.states import draft_count, draft_runs, need_attention
+from kvcalc.models.hf_config.parts import (
+    Caches,
+    Layers,
+    by_type,
+    draft_runs,
+    num_layers,
+    runs,
+)
+from kvcalc.models.hf_config.states import draft_count, need_attention
 
 __all__ = ["read"]
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from kvcalc.core.recurrent import GatedDeltaNet
 from kvcalc.models.hf_config.fields import MAX_LAYERS, Fields
-from kvcalc.models.hf_config.parts import Caches, Layers, by_type, num_layers, repeat, runs
-from kvcalc.models.hf_config.states import draft_runs, need_attention
+from kvcalc.models.hf_config.parts import (
+    Caches,
+    Layers,
+    by_type,
+    draft_runs,
+    num_layers,
+    repeat,
+    runs,
+)
+from kvcalc.models.hf_config.states import need_attention
 
 __all__ = ["layers", "read"]
 
