@@ -5,19 +5,12 @@ from __future__ import annotations
 import typer
 
 from kvcalc.cli.inputs import echo, preset_folders
-from kvcalc.cli.options import OUTPUT, Option, register
+from kvcalc.cli.options import OUTPUT, argument, register
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
 from kvcalc.models.presets import all_gpus, load_gpu
 
-_NAMES = (
-    Option(
-        "names",
-        list[str] | None,
-        typer.Argument(help="Names; all when none is given.", metavar="NAME",
-                       show_default=False),
-    ),
-)  # fmt: skip
+_NAMES = (argument("names", "NAME", "Names; all when none is given."),)
 
 
 def add(app: typer.Typer) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "Group",
     "Option",
     "OptionGroup",
+    "argument",
     "register",
     "text",
 ]
@@ -72,22 +73,25 @@ def text(
     return Option(name, _TEXTS if many else _TEXT, info)
 
 
+def argument(
+    name: str, metavar: str, help: str, type_: Any = _TEXTS, *, default: Any = None
+) -> Option:
+    """Return an argument: any number of texts, unless the type says otherwise."""
+    info = typer.Argument(help=help, metavar=metavar, show_default=False)
+    return Option(name, type_, info, default)
+
+
 def flag(name: str, *flags: str, help: str, panel: str) -> Option:
     """Return an option that is on or off."""
     info = typer.Option(*flags, help=help, rich_help_panel=panel, show_default=False)
     return Option(name, bool, info, default=False)
 
 
-_MODELS_ARGUMENT = typer.Argument(
-    help="A preset, config.json, folder, GGUF file or hf:ORG/NAME (several: side by side).",
-    metavar="MODEL",
-    show_default=False,
-)
-
 _M, _D, _O = "Model", "Deployment", "Output"
 
 MODEL: OptionGroup = (
-    Option("models", _TEXTS, _MODELS_ARGUMENT),
+    argument("models", "MODEL",
+             "A preset, config.json, folder, GGUF file or hf:ORG/NAME (several: side by side)."),
     text("preset", "--preset", "--model", help="The same as MODEL; repeatable.", panel=_M,
          metavar="MODEL", many=True),
     text("config", "--config", help="A model's config.json; repeatable.", panel=_M,

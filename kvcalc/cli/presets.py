@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import typer
 
 from kvcalc import __version__
 from kvcalc.cli.inputs import echo, preset_folders
-from kvcalc.cli.options import OUTPUT, Group, Option, register, text
+from kvcalc.cli.options import OUTPUT, Group, argument, register, text
 from kvcalc.cli.output import emit, say, write_out
 from kvcalc.cli.values import Values
 from kvcalc.core.errors import InputError, InvalidValueError, UnknownNameError
@@ -35,20 +36,10 @@ from kvcalc.models.text import printable, read_text
 _FAULTY = 2
 _ALL = "kvcalc presets list shows all"
 _SOURCE = (
-    Option(
-        "source",
-        str,
-        typer.Argument(help="Where the model is.", metavar="SOURCE", show_default=False),
-        default=...,
-    ),
+    argument("source", "SOURCE", "Where the model is.", str, default=...),
     text("name", "--name", help="The preset's name; the model's own by default.", panel="Model",
          metavar="NAME", env=False),
 )  # fmt: skip
-
-
-def _names(name: str, metavar: str, help_: str) -> tuple[Option]:
-    argument = typer.Argument(help=help_, metavar=metavar, show_default=False)
-    return (Option(name, list[str] | None, argument),)
 
 
 def add(app: typer.Typer) -> None:
@@ -65,7 +56,7 @@ def add(app: typer.Typer) -> None:
         group,
         "list",
         show_list,
-        _names("parts", "TEXT", "Only presets whose names or aliases hold one of these."),
+        (argument("parts", "TEXT", "Only presets whose names or aliases hold one of these."),),
         OUTPUT,
         help="Every model preset, or those with a text in the name: its layers and bytes a token.",
         epilog="Example: kvcalc presets list qwen3",
@@ -74,7 +65,7 @@ def add(app: typer.Typer) -> None:
         group,
         "show",
         show,
-        _names("names", "NAME", "Names, aliases or preset files."),
+        (argument("names", "NAME", "Names, aliases or preset files."),),
         OUTPUT,
         help="One preset resolved: what its layers keep, its sources, what confirms it.",
         epilog="Example: kvcalc presets show qwen3.5-27b",
@@ -83,10 +74,12 @@ def add(app: typer.Typer) -> None:
         group,
         "validate",
         validate,
-        _names(
-            "files",
-            "FILE",
-            "Preset files or folders of them; all that come with kvcalc when none is named.",
+        (
+            argument(
+                "files",
+                "FILE",
+                "Preset files or folders of them; all that come with kvcalc when none is named.",
+            ),
         ),
         OUTPUT,
         help="Check preset files; every fault with its line. Exit code 2 when there is one.",
@@ -221,7 +214,7 @@ def _name_faults(name: Plain) -> list[str]:
 
 def _summary(preset: ModelPreset) -> PresetSummary:
     spec = preset.spec
-    kinds = {group.kind: 0 for group in layer_groups(spec)}
+    kinds: Counter[str] = Counter()  # in the order in which they first appear
     for run in spec.layers:
         kinds[run.label] += run.count
     return PresetSummary(

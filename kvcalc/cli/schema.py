@@ -5,19 +5,12 @@ from __future__ import annotations
 import typer
 
 from kvcalc.cli.inputs import one_of
-from kvcalc.cli.options import Option, register
+from kvcalc.cli.options import argument, register
 from kvcalc.cli.output import write_out
 from kvcalc.cli.values import Values
 from kvcalc.schema import names, text
 
-_NAME = (
-    Option(
-        "name",
-        str | None,
-        typer.Argument(help="The schema; without one, their names.", metavar="NAME",
-                       show_default=False),
-    ),
-)  # fmt: skip
+_NAME = (argument("name", "NAME", "The schema; without one, their names.", str | None),)
 
 
 def add(app: typer.Typer) -> None:

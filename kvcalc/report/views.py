@@ -196,7 +196,7 @@ def _comparisons(results: Sequence[Comparison], size: _Size) -> list[Block]:
 def _comparison(group: Sequence[Comparison], size: _Size) -> list[Block]:
     one = group[0]
     load = one.workload
-    requests = "1 request" if load.requests == 1 else f"{format_count(load.requests)} requests"
+    requests = format_number_of(load.requests, "request")
     heading = (
         f"{one.model}, {one.kv_cache_dtype}, engine {one.engine}: {requests}"
         f" ({load.name}), maximum {format_count(one.max_model_len)} tokens"
