@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import typer
 
 from kvcalc.cli import inputs
@@ -17,8 +15,9 @@ from kvcalc.cli.options import (
 )
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
-from kvcalc.core.per_token import DEFAULT_TOKENS, per_token
-from kvcalc.core.units import format_count, format_number_of, parse_tokens
+from kvcalc.core.explain import beyond
+from kvcalc.core.per_token import per_token, usual_lengths
+from kvcalc.core.units import parse_tokens
 
 _LENGTHS = (
     text(
@@ -49,14 +48,6 @@ def add(app: typer.Typer) -> None:
     )
 
 
-def _usual_lengths(longest: Sequence[int | None]) -> list[int]:
-    """Return the lengths to size unasked: the usual ones that some model can reach."""
-    known = [most for most in longest if most is not None]
-    if len(known) < len(longest):
-        return list(DEFAULT_TOKENS)
-    return [n for n in DEFAULT_TOKENS if n <= max(known)] or [max(known)]
-
-
 def run(values: Values) -> None:
     """Size every model under every block size."""
     notes: list[str] = []
@@ -64,14 +55,7 @@ def run(values: Values) -> None:
     wanted = values["tokens"] or ()
     lengths = values.at("tokens", lambda: [parse_tokens(text) for text in wanted])
     plans = inputs.plans(models, inputs.deployments(values, notes), notes)
-    longest = [m.max_position_embeddings for m in models]
-    if not lengths:
-        lengths = _usual_lengths(longest)
-    notes.extend(
-        f"{m.name}: {format_number_of(max(lengths), 'token')} are more than the"
-        f" {format_count(most)} that the model was made for"
-        for m, most in zip(models, longest, strict=True)
-        if most is not None and max(lengths) > most
-    )
+    lengths = lengths or usual_lengths(models)
+    notes.extend(f"{m.name}: {line}" for m in models for line in beyond(m, max(lengths)))
     results = [per_token(p, tokens=lengths, explain=values["explain"]) for p in plans]
     emit("per-token", values, inputs.echo(values, plans), results, notes)

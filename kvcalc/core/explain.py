@@ -19,7 +19,7 @@ from kvcalc.core.rules import Compressed, Grow
 from kvcalc.core.states import VLLM_STATES
 from kvcalc.core.units import format_count, format_number_of
 
-__all__ = ["explain_model", "explain_plan", "keeps"]
+__all__ = ["beyond", "explain_model", "explain_plan", "keeps"]
 
 
 def keeps(span: Span) -> str:
@@ -35,6 +35,15 @@ def keeps(span: Span) -> str:
             return f"1 entry in {format_count(ratio)} tokens"
         case Once(tokens=tokens):
             return f"{format_count(tokens)} encoder tokens"
+
+
+def beyond(model: ModelSpec, tokens: int | None) -> list[str]:
+    """Say that a length is more than the model was made for: a line, or none where it is not."""
+    longest = model.max_position_embeddings
+    if longest is None or tokens is None or tokens <= longest:
+        return []
+    most = format_count(longest)
+    return [f"{format_count(tokens)} tokens are more than the {most} that the model was made for"]
 
 
 def _packed(dtype: CacheDtype, row: Row) -> str:

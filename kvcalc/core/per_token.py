@@ -12,9 +12,18 @@ from kvcalc.core.results import Growth, LayerGroup, PerToken, SequenceSize
 from kvcalc.core.rules import Fixed, Slots
 from kvcalc.core.units import add_rates
 
-__all__ = ["DEFAULT_TOKENS", "layer_groups", "per_token"]
+__all__ = ["DEFAULT_TOKENS", "layer_groups", "per_token", "usual_lengths"]
 
 DEFAULT_TOKENS = (8192, 131072)
+
+
+def usual_lengths(models: Sequence[ModelSpec]) -> list[int]:
+    """Return the lengths to size unasked: the usual ones that some model can reach."""
+    longest = [model.max_position_embeddings for model in models]
+    known = [most for most in longest if most is not None]
+    if len(known) < len(longest):
+        return list(DEFAULT_TOKENS)
+    return [n for n in DEFAULT_TOKENS if n <= max(known)] or [max(known)]
 
 
 def per_token(

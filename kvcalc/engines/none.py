@@ -12,6 +12,7 @@ import msgspec
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.dtypes import KvDtype
 from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.explain import beyond
 from kvcalc.core.kind import All, Chunks, EveryNth, Once, Windowed
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec, stage_sizes
@@ -193,14 +194,7 @@ def _rule(cache: Cache, block: int) -> tuple[str, Rule]:
 
 
 def _notes(model: ModelSpec, deployment: Deployment) -> list[str]:
-    notes = []
-    longest = model.max_position_embeddings
-    asked = deployment.max_model_len
-    if longest is not None and asked is not None and asked > longest:
-        notes.append(
-            f"{format_count(asked)} tokens are more than the {format_count(longest)} that the model"
-            " was made for"
-        )
+    notes = beyond(model, deployment.max_model_len)
     asked_for = (deployment.dtype, deployment.kv_cache_dtype)
     if asked_for == ("auto", "auto") and model.resolve("auto").k.name == "float32":
         notes.append(
