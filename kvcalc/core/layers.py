@@ -7,6 +7,7 @@ attention blocks in one layer).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import get_args
 
 from kvcalc.core.attention import (
@@ -32,7 +33,10 @@ from kvcalc.core.recurrent import (
 )
 from kvcalc.core.values import Positive, Value, require_range
 
-__all__ = ["CACHE_KINDS", "Cache", "LayerRun"]
+__all__ = ["CACHE_KINDS", "MAX_LAYERS", "Cache", "LayerRun", "merge_runs"]
+
+MAX_LAYERS = 10_000
+"""In one model; above it a number is a slip, and a pattern would unfold into too much."""
 
 Cache = (
     FullAttention
@@ -81,3 +85,15 @@ class LayerRun(Value, frozen=True, kw_only=True):
     def label(self) -> str:
         """The kinds kept, joined: `mla+indexer`; `none` where nothing is kept."""
         return "+".join(cache.kind for cache in self.caches) or "none"
+
+
+def merge_runs(runs: Iterable[LayerRun]) -> tuple[LayerRun, ...]:
+    """Join neighbours that keep the same for the same reason."""
+    merged: list[LayerRun] = []
+    for run in runs:
+        last = merged[-1] if merged else None
+        if last is not None and (last.caches, last.note) == (run.caches, run.note):
+            merged[-1] = LayerRun(count=last.count + run.count, caches=run.caches, note=run.note)
+        else:
+            merged.append(run)
+    return tuple(merged)

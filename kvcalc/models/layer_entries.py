@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from kvcalc.core.layers import CACHE_KINDS, Cache, LayerRun
+from kvcalc.core.layers import CACHE_KINDS, MAX_LAYERS, Cache, LayerRun, merge_runs
 from kvcalc.core.values import Positive, Value
 from kvcalc.models.documents import KeyPath, Plain
 from kvcalc.models.faults import Faults, named, unknown
 from kvcalc.models.text import shown
 
-__all__ = ["MAX_LAYERS", "read_layers"]
-
-MAX_LAYERS = 10_000
-"""In one model; above it a number is a slip. It also bounds what `repeat` can unfold to."""
+__all__ = ["read_layers"]
 
 
 class _Run(Value, frozen=True, kw_only=True):
@@ -52,7 +49,7 @@ def read_layers(entries: Sequence[Plain], path: KeyPath, faults: Faults) -> tupl
             return ()
         for _ in range(times):
             runs.extend(read)
-    return _merged(runs)
+    return merge_runs(runs)
 
 
 def _read_entry(entry: Plain, path: KeyPath, faults: Faults) -> tuple[list[LayerRun], int]:
@@ -125,15 +122,3 @@ def _read_cache(
         return None
     fields = {name: item for name, item in entry.items() if name != "kind"}
     return faults.convert(fields, CACHE_KINDS[kind], path, ("kind", *beside))
-
-
-def _merged(runs: list[LayerRun]) -> tuple[LayerRun, ...]:
-    """Join neighbours that keep the same for the same reason."""
-    merged: list[LayerRun] = []
-    for run in runs:
-        last = merged[-1] if merged else None
-        if last is not None and (last.caches, last.note) == (run.caches, run.note):
-            merged[-1] = LayerRun(count=last.count + run.count, caches=run.caches, note=run.note)
-        else:
-            merged.append(run)
-    return tuple(merged)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 
 from kvcalc.core.deployment import GpuSpec
-from kvcalc.core.layers import Cache
+from kvcalc.core.layers import MAX_LAYERS, Cache
 from kvcalc.core.results import (
     Comparison,
     FileFault,
@@ -19,7 +19,6 @@ from kvcalc.core.results import (
     PresetDetail,
     PresetSummary,
 )
-from kvcalc.models.layer_entries import MAX_LAYERS
 from kvcalc.models.preset_files import ModelFile
 
 __all__ = ["draft7", "schemas"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvcalc.core.errors import InputError
+from kvcalc.core.layers import MAX_LAYERS
 from kvcalc.models.documents import read_document
-from kvcalc.models.layer_entries import MAX_LAYERS
 from kvcalc.models.preset_files import check_document
 from kvcalc.models.presets import check_gpu, check_model, model_from_document, validate_file
 

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Sequence
 
 from kvcalc.core.errors import InputError, KvcalcError
-from kvcalc.core.layers import LayerRun
+from kvcalc.core.layers import LayerRun, merge_runs
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.values import NonNegative, Positive, Value
 from kvcalc.models.gguf.architectures import Architecture, architecture
@@ -206,12 +206,4 @@ def _notes(fields: Fields, blocks: list[Block], *, in_main: bool) -> list[str]:
 
 
 def _runs(blocks: Sequence[Block]) -> tuple[LayerRun, ...]:
-    """Join neighbours that keep the same for the same reason."""
-    runs: list[LayerRun] = []
-    for caches, note in blocks:
-        last = runs[-1] if runs else None
-        if last is not None and (last.caches, last.note) == (caches, note):
-            runs[-1] = LayerRun(count=last.count + 1, caches=caches, note=note)
-        else:
-            runs.append(LayerRun(count=1, caches=caches, note=note))
-    return tuple(runs)
+    return merge_runs(LayerRun(count=1, caches=caches, note=note) for caches, note in blocks)

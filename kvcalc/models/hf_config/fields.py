@@ -12,14 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvcalc.core.errors import InputError, UnknownNameError
+from kvcalc.core.layers import MAX_LAYERS
 from kvcalc.core.values import MAX_DIMENSION
 from kvcalc.models.hf_config.class_defaults import NO_DEFAULTS, ClassDefaults
 from kvcalc.models.text import shown
 
 __all__ = ["MAX_LAYERS", "Fields"]
-
-MAX_LAYERS = 10_000
-"""In one model; above it a number is a slip, and a pattern would unfold into too much."""
 
 
 class Fields:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kvcalc.core.attention import FullAttention, SharedKv, SlidingWindow
 from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.errors import InputError, KvcalcError
-from kvcalc.core.layers import Cache, LayerRun
+from kvcalc.core.layers import Cache, LayerRun, merge_runs
 from kvcalc.models.hf_config.fields import MAX_LAYERS, Fields
 from kvcalc.models.text import shown
 
@@ -56,14 +56,10 @@ def runs(
         per_layer: what each layer keeps, in order.
         notes: why a layer keeps nothing, or something unusual, by its index.
     """
-    found: list[LayerRun] = []
-    for i, caches in enumerate(per_layer):
-        note = (notes or {}).get(i, "")
-        if found and found[-1].caches == caches and found[-1].note == note:
-            found[-1] = LayerRun(count=found[-1].count + 1, caches=caches, note=note)
-        else:
-            found.append(LayerRun(count=1, caches=caches, note=note))
-    return tuple(found)
+    said = notes or {}
+    return merge_runs(
+        LayerRun(count=1, caches=caches, note=said.get(i, "")) for i, caches in enumerate(per_layer)
+    )
 
 
 def same(count: int, *caches: Cache) -> Layers:
