@@ -19,7 +19,7 @@ from kvcalc.core.rules import Compressed, Grow
 from kvcalc.core.states import VLLM_STATES
 from kvcalc.core.units import format_count, format_number_of
 
-__all__ = ["beyond", "explain_model", "explain_plan", "keeps"]
+__all__ = ["beyond", "explain_model", "explain_plan", "keeps", "keeps_in_all"]
 
 
 def keeps(span: Span) -> str:
@@ -35,6 +35,14 @@ def keeps(span: Span) -> str:
             return f"1 entry in {format_count(ratio)} tokens"
         case Once(tokens=tokens):
             return f"{format_count(tokens)} encoder tokens"
+
+
+def keeps_in_all(caches: Sequence[Cache]) -> str:
+    """Return what the caches of one layer keep, in words; `nothing` where there is none."""
+    parts = list(dict.fromkeys(keeps(cache.span) for cache in caches if cache.rows()))
+    if any(cache.states() for cache in caches):
+        parts.append("one state")
+    return " + ".join(parts) or "nothing"
 
 
 def beyond(model: ModelSpec, tokens: int | None) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby, zip_longest
 
 from kvcalc.core.dtypes import KvDtype
-from kvcalc.core.explain import keeps
+from kvcalc.core.explain import keeps_in_all
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.results import LayerDiff, LayerDifference, LayerMap, LayerSpan
@@ -75,8 +75,8 @@ def _spans(
             last=first + run.count - 1,
             letter=letters[key],
             kind=run.label,
-            shape=_shape(run),
-            keeps=_keeps(run.caches),
+            shape=run.shape,
+            keeps=keeps_in_all(run.caches),
             bytes_per_token=alone.bytes_per_token(dtype),
             state_bytes=alone.state_bytes(),
             note=run.note,
@@ -88,17 +88,6 @@ def _letter(label: str, taken: set[str]) -> str:
     """Return a letter for a kind: its own, else its first letters, else the next one free."""
     wanted = [*_LETTERS.get(label, ""), *label.upper(), *string.ascii_letters, *string.digits]
     return next((c for c in wanted if c not in taken and c not in "+_ "), "?")
-
-
-def _shape(run: LayerRun) -> str:
-    return " + ".join(cache.describe() for cache in run.caches) or run.note
-
-
-def _keeps(caches: tuple[Cache, ...]) -> str:
-    parts = list(dict.fromkeys(keeps(c.span) for c in caches if c.rows()))
-    if any(c.states() for c in caches):
-        parts.append("one state")
-    return " + ".join(parts) or "nothing"
 
 
 def layer_diff(left: ModelSpec, right: ModelSpec, *, kv_cache_dtype: str = "auto") -> LayerDiff:
@@ -136,5 +125,5 @@ def layer_diff(left: ModelSpec, right: ModelSpec, *, kv_cache_dtype: str = "auto
 def _each(model: ModelSpec) -> Iterator[str]:
     """Yield what every layer keeps, in words."""
     for run in model.layers:
-        words = f"{run.label}: {_shape(run)}, {_keeps(run.caches)}" if run.caches else "nothing"
+        words = f"{run.label}: {run.shape}, {keeps_in_all(run.caches)}" if run.caches else "nothing"
         yield from [words] * run.count

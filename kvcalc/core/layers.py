@@ -86,6 +86,11 @@ class LayerRun(Value, frozen=True, kw_only=True):
         """The kinds kept, joined: `mla+indexer`; `none` where nothing is kept."""
         return "+".join(cache.kind for cache in self.caches) or "none"
 
+    @property
+    def shape(self) -> str:
+        """The shapes kept, joined; the note where nothing is kept."""
+        return " + ".join(cache.describe() for cache in self.caches) or self.note
+
 
 def merge_runs(runs: Iterable[LayerRun]) -> tuple[LayerRun, ...]:
     """Join neighbours that keep the same for the same reason."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.core.explain import explain_plan, keeps
-from kvcalc.core.layers import Cache
+from kvcalc.core.explain import explain_plan, keeps_in_all
+from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import Growth, LayerGroup, PerToken, SequenceSize
@@ -81,25 +81,23 @@ def layer_groups(
         kv_cache_dtype: what their rows are kept in.
         token_factor: GPUs that share the tokens of a sequence (context parallelism).
     """
-    counts: dict[tuple[str, tuple[Cache, ...], str], int] = {}
+    counts: dict[tuple[tuple[Cache, ...], str], int] = {}
     for run in model.layers:
-        key = (run.label, run.caches, run.note)
+        key = (run.caches, run.note)
         counts[key] = counts.get(key, 0) + run.count
     dtype = model.resolve(kv_cache_dtype)
     groups = []
-    for (label, caches, note), count in counts.items():
+    for (caches, note), count in counts.items():
+        run = LayerRun(count=count, caches=caches, note=note)
         alone = model.with_layers(count, caches)
         size, tokens = alone.growth(dtype)
         grown, period = add_rates([(size, tokens * token_factor)])
-        spans = list(dict.fromkeys(keeps(c.span) for c in caches if c.rows()))
-        if any(c.states() for c in caches):
-            spans.append("one state")
         groups.append(
             LayerGroup(
-                kind=label,
+                kind=run.label,
                 count=count,
-                shape=" + ".join(c.describe() for c in caches) or note,
-                keeps=" + ".join(spans) or "nothing",
+                shape=run.shape,
+                keeps=keeps_in_all(caches),
                 bytes_per_token=grown if period == 1 else None,
                 state_bytes=alone.state_bytes(),
             )
