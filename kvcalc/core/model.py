@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -24,7 +24,11 @@ from kvcalc.core.states import VLLM_STATES, StateLayout
 from kvcalc.core.units import add_rates
 from kvcalc.core.values import Positive, Value, require_range
 
-__all__ = ["ModelSpec", "row_bytes", "span_tokens", "stage_sizes"]
+__all__ = ["ModelSpec", "Trait", "row_bytes", "span_tokens", "stage_sizes"]
+
+Trait = Literal["alibi", "attention_sinks", "image_prefix"]
+"""What changes no byte of a row, and yet decides which kernels an engine can use: linear position
+biases; learned sinks in the softmax; image tokens that see one another both ways."""
 
 
 def row_bytes(cache: Cache, dtype: KvDtype) -> int:
@@ -86,6 +90,9 @@ class ModelSpec(Value, frozen=True, kw_only=True):
         draft_layers: multi-token-prediction layers, used only when speculation is on.
         architecture: the class name in the published config.
         kv_cache_dtype: what the checkpoint asks `auto` to be, where it is not the model dtype.
+        num_attention_heads: query heads of a layer where they are known; they bound how engines
+            split a model.
+        traits: what decides which kernels can serve the model, apart from its rows.
         notes: what a reader of the numbers should know of this model.
     """
 
@@ -97,11 +104,13 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     draft_layers: tuple[LayerRun, ...] = ()
     architecture: str | None = None
     kv_cache_dtype: str | None = None
+    num_attention_heads: Positive | None = None
+    traits: tuple[Trait, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_range(self, 1, "num_hidden_layers")
-        require_range(self, 1, "max_position_embeddings", optional=True)
+        require_range(self, 1, "max_position_embeddings", "num_attention_heads", optional=True)
         element_bytes(self.dtype)
         self.resolve("auto")
         total = sum(run.count for run in self.layers)

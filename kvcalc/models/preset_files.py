@@ -16,7 +16,7 @@ from kvcalc.core.deployment import MAX_BYTES, GpuSpec
 from kvcalc.core.dtypes import element_bytes, kv_dtype
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.layers import LayerRun
-from kvcalc.core.model import ModelSpec
+from kvcalc.core.model import ModelSpec, Trait
 from kvcalc.core.values import Positive, Value
 from kvcalc.models.documents import Document, KeyPath, Plain
 from kvcalc.models.faults import Fault, Faults, in_one_line, unknown
@@ -108,7 +108,9 @@ class ModelFile(Value, frozen=True, kw_only=True):
     dtype: str
     kv_cache_dtype: str | None = None
     num_hidden_layers: Positive
+    num_attention_heads: Positive | None = None
     max_position_embeddings: Positive | None = None
+    traits: tuple[Trait, ...] = ()
     layers: Annotated[tuple[object, ...], msgspec.Meta(min_length=1)]
     draft_layers: tuple[object, ...] = ()
     notes: tuple[_Text, ...] = ()
@@ -157,6 +159,8 @@ def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
         kv_cache_dtype=read.kv_cache_dtype,
         draft_layers=draft_layers,
         architecture=read.architecture,
+        num_attention_heads=read.num_attention_heads,
+        traits=read.traits,
         notes=read.notes,
     )
     _check_expect(spec, read.expect, faults)

@@ -56,8 +56,12 @@ def preset_text(
     if spec.kv_cache_dtype is not None:
         lines.append(f"kv_cache_dtype: {spec.kv_cache_dtype}")
     lines.append(f"num_hidden_layers: {spec.num_hidden_layers}")
+    if spec.num_attention_heads is not None:
+        lines.append(f"num_attention_heads: {spec.num_attention_heads}")
     if spec.max_position_embeddings is not None:
         lines.append(f"max_position_embeddings: {spec.max_position_embeddings}")
+    if spec.traits:
+        lines.append(f"traits: [{', '.join(spec.traits)}]")
     lines += ["layers:", *_entries(spec.layers)]
     if spec.draft_layers:
         lines += ["draft_layers:", *_entries(spec.draft_layers)]

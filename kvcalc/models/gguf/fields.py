@@ -125,6 +125,15 @@ class Fields:
             raise broken(self.file, f"{key} has {len(values)} entries for {length} layers")
         return tuple(self._checked(key, value, 0, MAX_DIMENSION) for value in values[:length])
 
+    def heads(self) -> int | None:
+        """Return the most query heads of any layer; None where the file does not say."""
+        entry = self._entries.get(self._key("attention.head_count"))
+        if isinstance(entry, Skipped):
+            return None
+        counts = entry if isinstance(entry, tuple) else (entry,)
+        known = [n for n in counts if type(n) is int and 1 <= n <= MAX_DIMENSION]
+        return max(known, default=None)
+
     def missing(self, name: str) -> InputError:
         """Return the error of a key that the rule of this architecture needs."""
         return broken(self.file, f"{self._key(name)} is missing", _CONVERT)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kvcalc.core.errors import InputError, KvcalcError
 from kvcalc.core.layers import LayerRun, merge_runs
-from kvcalc.core.model import ModelSpec
+from kvcalc.core.model import ModelSpec, Trait
 from kvcalc.core.values import NonNegative, Positive, Value
 from kvcalc.models.gguf.architectures import Architecture, architecture
 from kvcalc.models.gguf.attention import Block
@@ -24,6 +24,12 @@ __all__ = ["GgufModel", "read_gguf"]
 _DTYPE = "float16"
 _DTYPE_NOTE = "GGUF files say no dtype of K and V: float16 is llama.cpp's default cache type"
 _MAX_NAME = 100
+_TRAITS: dict[str, tuple[Trait, ...]] = {
+    "bloom": ("alibi",),
+    "mpt": ("alibi",),
+    "gpt-oss": ("attention_sinks",),
+}
+"""llama.cpp b11434 llama-model.cpp: architectures with biases by distance, or with sinks."""
 
 
 class GgufModel(Value, frozen=True, kw_only=True):
@@ -162,6 +168,8 @@ def _model(
         max_position_embeddings=fields.number("context_length"),
         draft_layers=_runs(drafts),
         architecture=fields.arch,
+        num_attention_heads=fields.heads(),
+        traits=_TRAITS.get(fields.arch, ()),
         notes=(_DTYPE_NOTE, *_notes(fields, blocks, in_main=in_main), *notes),
     )
     layers = (

@@ -8,7 +8,7 @@ from kvcalc.core.errors import InputError, KvcalcError
 from kvcalc.core.model import ModelSpec
 from kvcalc.models.hf_config.class_defaults import class_defaults
 from kvcalc.models.hf_config.fields import Fields
-from kvcalc.models.hf_config.parts import kv_scheme, model_dtype
+from kvcalc.models.hf_config.parts import kv_scheme, model_dtype, query_heads
 from kvcalc.models.hf_config.registry import (
     ARCHITECTURES,
     MODEL_TYPES,
@@ -16,6 +16,7 @@ from kvcalc.models.hf_config.registry import (
     family,
     model_type_of,
 )
+from kvcalc.models.hf_config.traits import traits
 
 __all__ = ["read_config"]
 
@@ -61,6 +62,8 @@ def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
             max_position_embeddings=text.whole(*_LENGTHS),
             layers=found.layers,
             draft_layers=found.draft,
+            num_attention_heads=query_heads(text, found.layers),
+            traits=traits(architecture, outer, text),
             notes=tuple(dict.fromkeys(outer.notes)),
         )
     except KvcalcError as error:

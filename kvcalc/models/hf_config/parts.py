@@ -25,6 +25,7 @@ __all__ = [
     "hidden_per_head",
     "kv_heads",
     "num_layers",
+    "query_heads",
     "repeat",
     "runs",
     "same",
@@ -84,6 +85,13 @@ _QUERY_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 def heads(f: Fields) -> int:
     """Return the number of query heads under any of its usual names."""
     return f.need(*_QUERY_HEADS)
+
+
+def query_heads(f: Fields, layers: Iterable[LayerRun]) -> int | None:
+    """Return the query heads of a model whose layers keep rows; None for states alone."""
+    if not any(cache.rows() for run in layers for cache in run.caches):
+        return None
+    return f.whole(*_QUERY_HEADS, "decoder_attention_heads")
 
 
 def kv_heads(f: Fields, *others: str) -> int:

@@ -1,0 +1,53 @@
+"""What a config says of a model that changes no row, and yet which kernels can serve it."""
+
+from __future__ import annotations
+
+from kvcalc.core.model import Trait
+from kvcalc.models.hf_config.fields import Fields
+
+__all__ = ["traits"]
+
+_ALIBI = ("BloomForCausalLM", "MPTForCausalLM", "MptForCausalLM")
+_SINKS = ("GptOssForCausalLM",)
+_IMAGE_PREFIX = (
+    "Gemma3ForConditionalGeneration",
+    "PaliGemmaForConditionalGeneration",
+)
+_BAICHUAN_7B = 4096  # hidden size of the Baichuan that has rotary positions
+
+
+def traits(architecture: str, outer: Fields, text: Fields) -> tuple[Trait, ...]:
+    """Return the traits of a model.
+
+    Args:
+        architecture: the class name.
+        outer: the whole config.
+        text: the part that describes the decoder.
+    """
+    found: list[Trait] = []
+    if _alibi(architecture, text):
+        found.append("alibi")
+    # vLLM 0.33 models/{gpt_oss,mimo_v2}.py.
+    swa_sinks = text.has("add_swa_attention_sink_bias") and text.flag(
+        "add_swa_attention_sink_bias", default=False
+    )
+    if architecture in _SINKS or swa_sinks:
+        found.append("attention_sinks")
+    # vLLM 0.33 transformers_utils/model_arch_config_convertor.py, is_mm_prefix_lm.
+    both_ways = (
+        architecture.startswith("Gemma4")
+        and outer.has("vision_config")
+        and text.get("use_bidirectional_attention") == "vision"
+    )
+    if architecture in _IMAGE_PREFIX or both_ways:
+        found.append("image_prefix")
+    return tuple(found)
+
+
+def _alibi(architecture: str, text: Fields) -> bool:
+    if architecture.startswith("Falcon") and text.has("alibi"):
+        return text.flag("alibi", default=False)
+    if architecture == "BaichuanForCausalLM":
+        # vLLM before 0.29 models/baichuan.py: only the 7B has rotary positions.
+        return text.whole("hidden_size") != _BAICHUAN_7B
+    return architecture in _ALIBI
