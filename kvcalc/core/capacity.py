@@ -9,7 +9,15 @@ from kvcalc.core.lengths import Lengths, whole_number
 from kvcalc.core.plan import CachePlan, Pool, Rank
 from kvcalc.core.values import Value
 
-__all__ = ["BUDGET_HINT", "Capacity", "PoolCapacity", "capacity", "requests_that_fit"]
+__all__ = [
+    "BUDGET_HINT",
+    "Capacity",
+    "PoolCapacity",
+    "capacity",
+    "longest",
+    "pool_units",
+    "requests_that_fit",
+]
 
 BUDGET_HINT = "give bytes as an int: 10 * 2**30, or int(10e9)"
 """What to do about a budget that is no whole number."""
@@ -40,12 +48,13 @@ class Capacity(Value, frozen=True, kw_only=True):
         kv_cache_bytes: the budget of each rank; None where the settings fix the units.
         max_model_len: the length asked about.
         num_blocks: units of the growing pool; None where no pool grows in blocks of its own.
-        kv_cache_tokens: concurrency x max_model_len, rounded down: vLLM's start-up figure.
+        kv_cache_tokens: the engine's own start-up figure; concurrency x max_model_len, rounded
+            down, where it has no other.
         max_concurrency: sequences of max_model_len at once, as a ratio (vLLM counts its null
             block in it).
         max_sequences: whole sequences that really fit.
         needed_bytes: what one sequence of max_model_len needs.
-        fits: at least one sequence of max_model_len fits.
+        fits: the engine starts: by its own check one sequence of max_model_len fits.
         max_model_len_that_fits: the longest up to max_model_len of which one fits; 0: none.
         overhead_bytes: budget that no sequence can use (null block, remainder below one unit).
         pools: the binding rank's pools.
@@ -72,7 +81,9 @@ def pool_units(plan: CachePlan, rank: Rank, budget: int | None) -> tuple[int, ..
     Raises:
         UsageError: a budget is needed and none was given.
     """
-    if plan.split == "fixed":
+    if plan.split == "fixed" or (
+        plan.split == "one_pool" and all(pool.units is not None for pool in rank.pools)
+    ):
         return tuple(_fixed_units(pool) for pool in rank.pools)
     if budget is None:
         raise UsageError(
@@ -129,16 +140,42 @@ def _whole_sequences(plan: CachePlan, rank: Rank, budget: int | None, n: int) ->
     return max(0, min(counts, default=0))
 
 
+def _starts(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> bool:
+    """Whether a sequence of n tokens fits by the engine's own start-up check."""
+    if plan.split == "fungible":
+        return _whole_sequences(plan, rank, budget, n) >= 1
+    return all(
+        pool.need(rank.local(n)) <= units - _spared(plan, pool)
+        for pool, units in zip(rank.pools, pool_units(plan, rank, budget), strict=True)
+    )
+
+
+def _spared(plan: CachePlan, pool: Pool) -> int:
+    """Units of a pool that the start-up check leaves out."""
+    return 0 if pool.reserved_is_extra or not plan.check_spares_reserved else pool.reserved_units
+
+
+def longest(plan: CachePlan, rank: Rank, budget: int | None, high: int) -> int:
+    """Return the longest length up to `high` of which a rank holds one sequence; 0 for none.
+
+    What a sequence needs rises with its length.
+    """
+    low = 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _starts(plan, rank, budget, middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 def _longest(plan: CachePlan, budget: int | None, high: int) -> int:
-    """Return the longest length up to `high` of which one sequence fits; need rises with it."""
+    """Return the longest length up to `high` of which one sequence fits on every rank."""
 
     def fits(n: int) -> bool:
         # A pipeline stage may keep nothing at all (layers that borrow another's cache).
-        return all(
-            _whole_sequences(plan, rank, budget, n) >= 1
-            for rank in plan.ranks
-            if rank.bytes_needed(n)
-        )
+        return all(_starts(plan, rank, budget, n) for rank in plan.ranks if rank.bytes_needed(n))
 
     low = 0
     while low < high:
@@ -187,7 +224,8 @@ def capacity(plan: CachePlan, kv_cache_bytes: int | None, *, at: int | None = No
         )
         for pool, count in zip(rank.pools, units, strict=True)
     )
-    growing = plan.growing_pool
+    tokens, times = _logged(plan, rank, units, concurrency, n)
+    growing = plan.block_pool
     blocks = next((p.units for p in pools if growing and p.name == growing.name), None)
     if plan.split == "fungible":
         blocks = None
@@ -197,15 +235,31 @@ def capacity(plan: CachePlan, kv_cache_bytes: int | None, *, at: int | None = No
         block_size=plan.block_size,
         block_bytes=plan.block_bytes,
         num_blocks=blocks if plan.block_size else None,
-        kv_cache_tokens=int(concurrency * n),
-        max_concurrency=float(concurrency),
+        kv_cache_tokens=tokens,
+        max_concurrency=times,
         max_sequences=whole,
         needed_bytes=rank.bytes_needed(n),
-        fits=whole >= 1,
+        fits=all(_starts(plan, r, kv_cache_bytes, n) for r in plan.ranks if r.bytes_needed(n)),
         max_model_len_that_fits=_longest(plan, kv_cache_bytes, n),
         overhead_bytes=_overhead(plan, rank, kv_cache_bytes, pools),
         pools=pools,
     )
+
+
+def _logged(
+    plan: CachePlan, rank: Rank, units: tuple[int, ...], concurrency: Fraction, n: int
+) -> tuple[int, float]:
+    """Return tokens and concurrency as the engine logs them."""
+    times = float(concurrency)
+    if plan.report == "concurrency":
+        # As the engine computes it: a quotient that is no binary fraction can lose a token.
+        return int(times * n), times
+    if plan.report in ("even_groups", "tokens") and rank.pools:
+        groups = rank.pools[0].groups
+        block = min(group.block_size for group in groups if group.block_size)
+        tokens = units[0] // len(groups) * block * rank.token_factor
+        return tokens, tokens / n if plan.report == "tokens" else times
+    return int(concurrency * n), times
 
 
 def _overhead(

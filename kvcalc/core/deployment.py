@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.model import ModelSpec
 from kvcalc.core.values import Positive, Value, require_range
 
 __all__ = ["MAX_BYTES", "Deployment", "GpuSpec"]
@@ -56,6 +57,7 @@ class Deployment(Value, frozen=True, kw_only=True):
     GPUs = tensor_parallel_size x pipeline_parallel_size x data_parallel_size; decode context
     parallelism shares the tensor-parallel ranks. None means the engine's own default. What an
     engine has and others do not goes into `engine_args`; an engine refuses what it does not know.
+    A GPU and a draft model may be given by name: kvcalc.plan looks them up.
     """
 
     engine: str = "none"
@@ -84,7 +86,7 @@ class Deployment(Value, frozen=True, kw_only=True):
     mamba_ssm_cache_dtype: str | None = None
     num_speculative_tokens: Positive | None = None
     speculative_method: str | None = None
-    draft_model: str | None = None
+    draft_model: str | ModelSpec | None = None
     engine_args: dict[str, str | int | float | bool | None] = {}
 
     def __post_init__(self) -> None:

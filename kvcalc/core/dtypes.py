@@ -83,7 +83,7 @@ class CacheDtype(Value, frozen=True, kw_only=True):
         if packing is None:
             raise UnsupportedError(
                 f"{self.name} packs {' and '.join(self.by_role)} rows, not {row.role} rows",
-                hint=f"{self.name} is a layout of MLA caches; choose another KV cache dtype",
+                hint="choose another KV cache dtype",
             )
         if packing.whole and row.width % packing.elements:
             raise UnsupportedError(
@@ -117,6 +117,21 @@ _GGML = "llama.cpp ggml/src/ggml-common.h, block_{}"
 _HEAD_SCALED = "vLLM 0.33 triton_attn.customize_spec: one fp32 scale a head and token"
 _OUTSIDE = "one scale a tensor, kept outside the cache"
 
+
+def _turboquant(name: str, k: Packing, v: Packing) -> CacheDtype:
+    return CacheDtype(
+        name=f"turboquant_{name}",
+        packing=None,
+        by_role={"k": k, "v": v},
+        source="vLLM 0.33 quantization/turboquant/config.py: slot_size_aligned",
+    )
+
+
+def _scaled(bits: int, row_bytes: int) -> Packing:
+    # Sixteen elements at a time, so that a head's K and V come to an even number of bytes.
+    return Packing(elements=16, bytes=2 * bits, row_bytes=row_bytes, whole=True)
+
+
 DTYPES: dict[str, CacheDtype] = {
     d.name: d
     for d in (
@@ -139,6 +154,20 @@ DTYPES: dict[str, CacheDtype] = {
         _grouped("q4_1", 32, 20, _GGML.format("q4_1")),
         _grouped("q4_0", 32, 18, _GGML.format("q4_0")),
         _grouped("iq4_nl", 32, 18, _GGML.format("iq4_nl")),
+        _turboquant("k8v4", Packing(elements=1, bytes=1), _scaled(4, 4)),
+        _turboquant("4bit_nc", _scaled(4, 2), _scaled(4, 4)),
+        _turboquant("k3v4_nc", _scaled(3, 2), _scaled(4, 4)),
+        _turboquant("3bit_nc", _scaled(3, 2), _scaled(3, 4)),
+        CacheDtype(
+            name="nvfp4_ds_mla",
+            packing=None,
+            by_role={
+                # Fp4 and an fp8 scale per 16; the rotary part in fp8.
+                "latent": Packing(elements=16, bytes=9, whole=True),
+                "rope": Packing(elements=1, bytes=1),
+            },
+            source="vLLM 0.33 flashmla_sparse.py: 352 B a token",
+        ),
         CacheDtype(
             name="fp8_ds_mla",
             packing=None,

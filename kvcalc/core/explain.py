@@ -160,7 +160,7 @@ def _terms(plan: CachePlan, tokens: int) -> str:
     """Write a sequence's bytes as a sum over the groups of the binding rank."""
     rank = plan.rank
     return " + ".join(
-        f"{format_count(used)} x {format_count(group.slot_bytes)} B"
-        for group in rank.groups()
-        if (used := group.rule.most_used(rank.local(tokens)))
+        f"{format_count(used)} x {format_count(rows.slot_bytes)} B"
+        for rows in rank.rows()
+        if (used := rows.rule.most_used(rank.local(tokens)))
     )

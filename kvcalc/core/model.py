@@ -92,6 +92,8 @@ class ModelSpec(Value, frozen=True, kw_only=True):
         kv_cache_dtype: what the checkpoint asks `auto` to be, where it is not the model dtype.
         num_attention_heads: query heads of a layer where they are known; they bound how engines
             split a model.
+        encoder_divisor: what a tensor-parallel size must divide for the model's vision encoder, where
+            one is split with it (heads and channels: their greatest common divisor).
         traits: what decides which kernels can serve the model, apart from its rows.
         notes: what a reader of the numbers should know of this model.
     """
@@ -105,12 +107,14 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     architecture: str | None = None
     kv_cache_dtype: str | None = None
     num_attention_heads: Positive | None = None
+    encoder_divisor: Positive | None = None
     traits: tuple[Trait, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_range(self, 1, "num_hidden_layers")
-        require_range(self, 1, "max_position_embeddings", "num_attention_heads", optional=True)
+        known = ("max_position_embeddings", "num_attention_heads", "encoder_divisor")
+        require_range(self, 1, *known, optional=True)
         element_bytes(self.dtype)
         self.resolve("auto")
         total = sum(run.count for run in self.layers)

@@ -7,7 +7,7 @@ pool draw on the same unit ids (vLLM's shared block ids); a rank is one GPU's po
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 import msgspec
@@ -23,11 +23,35 @@ from kvcalc.core.waste import Wastes
 if TYPE_CHECKING:
     from kvcalc.core.capacity import Capacity
 
-__all__ = ["CachePlan", "Group", "Pool", "Rank", "Split"]
+__all__ = ["CachePlan", "Group", "Pool", "Rank", "Report", "Rows", "Split"]
 
 Split = Literal["one_pool", "fungible", "ratio", "fixed"]
 """How a budget becomes units: all of it to one pool; bytes that any pool may take; to pools in a
 ratio of units (`Pool.share`); or not at all, as the settings fix the units."""
+
+
+Report = Literal["exact", "concurrency", "even_groups", "tokens"]
+"""How an engine turns units into the two figures that it logs: sequences at once times the maximum,
+without rounding on the way (`exact`) or in floating point (`concurrency`); units shared evenly by
+the groups, in tokens of the smallest block (`even_groups`); or all units in tokens, over the
+maximum (`tokens`)."""
+
+
+class Rows(Value, frozen=True, kw_only=True):
+    """Rows of some layers, and the rule by which they fill units.
+
+    Attributes:
+        rule: how a sequence gets and holds units.
+        payload: bytes of one slot by role, all layers together: what the rows really need.
+    """
+
+    rule: Rule
+    payload: dict[str, int]
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of the rows of one slot."""
+        return sum(self.payload.values())
 
 
 class Group(Value, frozen=True, kw_only=True):
@@ -41,6 +65,9 @@ class Group(Value, frozen=True, kw_only=True):
         unit_bytes: bytes of one unit of these layers, widened pages included.
         lookahead_bytes: part of a unit that is room for tokens being proposed (speculation widens
             a convolution's window by their number).
+        also: rows of further layers in the same units, which fill them at another rate (a cache
+            with one entry for many tokens); their rules hand out as many units as `rule`.
+        block_size: tokens of a sequence that a unit stands for; None where it stands for none.
     """
 
     name: str
@@ -49,6 +76,8 @@ class Group(Value, frozen=True, kw_only=True):
     payload: dict[str, int]
     unit_bytes: NonNegative
     lookahead_bytes: NonNegative = 0
+    also: tuple[Rows, ...] = ()
+    block_size: Positive | None = None
 
     def __post_init__(self) -> None:
         if self.content_bytes > self.unit_bytes:
@@ -57,26 +86,41 @@ class Group(Value, frozen=True, kw_only=True):
             )
 
     @property
+    def rows(self) -> tuple[Rows, ...]:
+        """The group's rows by the rule that they fill its units by."""
+        return (Rows(rule=self.rule, payload=self.payload), *self.also)
+
+    @property
     def slot_bytes(self) -> int:
-        """Bytes of the rows of one slot."""
+        """Bytes of the rows of one slot, further rows apart."""
         return sum(self.payload.values())
 
     @property
     def content_bytes(self) -> int:
         """Bytes of one full unit: its rows and the room for tokens being proposed."""
-        return self.rule.slots_per_unit * self.slot_bytes + self.lookahead_bytes
+        full = self.rule.slots_per_unit * self.slot_bytes
+        if self.also:
+            full += sum(rows.rule.slots_per_unit * rows.slot_bytes for rows in self.also)
+        return full + self.lookahead_bytes
 
-    def wastes(self, tally: Tally, pool_unit_bytes: int) -> Wastes:
-        """Take apart the bytes of some units of a pool that this group holds."""
-        slot = self.slot_bytes
+    def wastes(self, lengths: Lengths, pool_unit_bytes: int, *, admission: bool = False) -> Wastes:
+        """Take apart the units that requests hold (or that admission reserves) of a pool."""
+        units, parts = 0, [0, 0, 0, 0]
+        for rows in self.rows:
+            tally = _peak_tally(rows.rule, lengths) if admission else rows.rule.tally(lengths)
+            units = tally.units
+            slot = rows.slot_bytes
+            for i, slots in enumerate(tally[1:]):
+                parts[i] += slots * slot
+        used, reservation, tail, retention = parts
         return Wastes(
-            reserved_bytes=tally.units * pool_unit_bytes,
-            used_bytes=tally.used * slot,
-            reservation_bytes=tally.reservation * slot,
-            tail_bytes=tally.tail * slot,
-            retention_bytes=tally.retention * slot + tally.units * self.lookahead_bytes,
-            page_padding_bytes=tally.units * (self.unit_bytes - self.content_bytes),
-            group_padding_bytes=tally.units * (pool_unit_bytes - self.unit_bytes),
+            reserved_bytes=units * pool_unit_bytes,
+            used_bytes=used,
+            reservation_bytes=reservation,
+            tail_bytes=tail,
+            retention_bytes=retention + units * self.lookahead_bytes,
+            page_padding_bytes=units * (self.unit_bytes - self.content_bytes),
+            group_padding_bytes=units * (pool_unit_bytes - self.unit_bytes),
         )
 
 
@@ -145,6 +189,12 @@ class Rank(Value, frozen=True, kw_only=True):
         """Return the groups of all pools."""
         return tuple(group for pool in self.pools for group in pool.groups)
 
+    def rows(self) -> Iterator[Rows]:
+        """Yield the rows of all groups."""
+        for pool in self.pools:
+            for group in pool.groups:
+                yield from group.rows
+
     def local(self, n: int, position: int = 0) -> int:
         """Tokens of a sequence of n that the GPU at `position` of the token_factor keeps."""
         return cdiv(max(0, n - position), self.token_factor)
@@ -164,35 +214,34 @@ class Rank(Value, frozen=True, kw_only=True):
             windows_open: windows and chunks still grow (False: they are full).
         """
         rates = []
-        for group in self.groups():
-            match group.rule:
+        for rows in self.rows():
+            match rows.rule:
                 case Grow():
-                    rates.append((group.slot_bytes, self.token_factor))
+                    rates.append((rows.slot_bytes, self.token_factor))
                 case Compressed(ratio=ratio):
-                    rates.append((group.slot_bytes, self.token_factor * ratio))
+                    rates.append((rows.slot_bytes, self.token_factor * ratio))
                 case Window() | Chunk() if windows_open:
-                    rates.append((group.slot_bytes, self.token_factor))
+                    rates.append((rows.slot_bytes, self.token_factor))
         return add_rates(rates)
 
     def bytes_used(self, n: int) -> int:
         """The most bytes of rows and state in use at once on the way to n tokens."""
-        return sum(g.rule.most_used(self.local(n)) * g.slot_bytes for g in self.groups())
+        return sum(rows.rule.most_used(self.local(n)) * rows.slot_bytes for rows in self.rows())
 
     def bytes_readable(self, n: int) -> int:
         """Bytes of rows and state that a token still to come can read."""
-        return sum(g.rule.readable(self.local(n)) * g.slot_bytes for g in self.groups())
+        return sum(rows.rule.readable(self.local(n)) * rows.slot_bytes for rows in self.rows())
 
     def wastes(self, lengths: Lengths, *, position: int = 0, admission: bool = False) -> Wastes:
         """Take apart what all requests hold at their full length (or what admission reserves)."""
         local = lengths
         if self.token_factor > 1:
             local = lengths.map(lambda n: self.local(n, position))
-        parts = []
-        for pool in self.pools:
-            for group in pool.groups:
-                tally = _peak_tally(group.rule, local) if admission else group.rule.tally(local)
-                parts.append(group.wastes(tally, pool.unit_bytes))
-        return Wastes.total(parts)
+        return Wastes.total(
+            group.wastes(local, pool.unit_bytes, admission=admission)
+            for pool in self.pools
+            for group in pool.groups
+        )
 
     def wastes_all(self, lengths: Lengths) -> Wastes:
         """Take apart what the requests hold on all GPUs equal to this rank."""
@@ -220,6 +269,9 @@ class CachePlan(Value, frozen=True, kw_only=True):
         ranks: one entry a pipeline stage, equal GPUs counted.
         split: how a budget becomes units.
         max_model_len: the longest sequence; prompt and output together.
+        reuse_tokens: a shared prefix is reused in multiples of so many tokens; None where none is.
+        report: how units become the figures that the engine logs.
+        check_spares_reserved: the engine's start-up check leaves the reserved units out.
         notes: one line for every rule that moved a number.
         unsupported: what is not modelled, with the size of the difference where it is known.
         convention: what the engine's rules take for granted, a sentence each.
@@ -234,6 +286,9 @@ class CachePlan(Value, frozen=True, kw_only=True):
     ranks: tuple[Rank, ...]
     split: Split
     max_model_len: Positive
+    reuse_tokens: Positive | None = None
+    report: Report = "exact"
+    check_spares_reserved: bool = True
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
     convention: tuple[str, ...] = ()
@@ -259,9 +314,15 @@ class CachePlan(Value, frozen=True, kw_only=True):
         return None
 
     @property
+    def block_pool(self) -> Pool | None:
+        """The binding rank's pool of blocks: the one that grows, else the only one there is."""
+        pools = self.rank.pools
+        return self.growing_pool or (pools[0] if self.split == "one_pool" and pools else None)
+
+    @property
     def block_bytes(self) -> int | None:
-        """Bytes of one block of the growing pool on the binding rank."""
-        pool = self.growing_pool if self.block_size else None
+        """Bytes of one block on the binding rank."""
+        pool = self.block_pool if self.block_size else None
         return pool.unit_bytes if pool else None
 
     def growth(self, *, windows_open: bool = True) -> tuple[int, int]:
@@ -276,9 +337,9 @@ class CachePlan(Value, frozen=True, kw_only=True):
     def fixed_bytes(self, rule: type[Slots | Fixed]) -> int:
         """Bytes of rows that a sequence keeps whatever its length (states, encoder rows)."""
         return sum(
-            group.rule.used(1) * group.slot_bytes
-            for group in self.rank.groups()
-            if isinstance(group.rule, rule)
+            rows.rule.used(1) * rows.slot_bytes
+            for rows in self.rank.rows()
+            if isinstance(rows.rule, rule)
         )
 
     def held(self, n: int) -> dict[str, int]:
@@ -335,9 +396,9 @@ class CachePlan(Value, frozen=True, kw_only=True):
     def max_tail_bytes(self) -> int:
         """Bytes of the last blocks when one token has been written to each (binding rank)."""
         return sum(
-            g.rule.most_tail * g.slot_bytes
-            for g in self.rank.groups()
-            if isinstance(g.rule, (Grow, Window, Chunk, Compressed))
+            rows.rule.most_tail * rows.slot_bytes
+            for rows in self.rank.rows()
+            if isinstance(rows.rule, (Grow, Window, Chunk, Compressed))
         )
 
     def contiguous(self, max_model_len: int | None = None) -> CachePlan:
@@ -359,6 +420,8 @@ class CachePlan(Value, frozen=True, kw_only=True):
             ranks=ranks,
             split="fungible",
             max_model_len=length,
+            reuse_tokens=None,
+            report="exact",
             notes=(),
             unsupported=(),
             source=f"contiguous twin of {self.source or self.engine}",
@@ -375,12 +438,19 @@ def _twin_pools(rank: Rank, length: int) -> tuple[Pool, ...]:
     pools = []
     for pool in rank.pools:
         for group in pool.groups:
-            rule = group.rule.contiguous(length)
-            unit = rule.slots_per_unit * group.slot_bytes
-            if not unit:
-                continue  # a group without rows has nothing to reserve
-            twin = msgspec.structs.replace(group, rule=rule, unit_bytes=unit, lookahead_bytes=0)
-            pools.append(Pool(name=group.name, groups=(twin,), unit_bytes=unit))
+            for rows in group.rows:
+                rule = rows.rule.contiguous(length)
+                unit = rule.slots_per_unit * rows.slot_bytes
+                if not unit:
+                    continue  # a group without rows has nothing to reserve
+                twin = Group(
+                    name=group.name,
+                    layers=group.layers,
+                    rule=rule,
+                    payload=rows.payload,
+                    unit_bytes=unit,
+                )
+                pools.append(Pool(name=group.name, groups=(twin,), unit_bytes=unit))
     return tuple(pools)
 
 

@@ -111,14 +111,22 @@ class Grow(RuleBase, frozen=True, kw_only=True, tag="grow"):
 
     `lookahead` slots beyond the cached tokens are held for tokens being proposed (speculation);
     admission does not ask for them (vLLM 0.33 FullAttentionSpec.max_memory_usage_bytes).
+
+    Attributes:
+        limit: the most tokens that are ever read (a window or chunk) where all are kept all the
+            same; None where all are read.
+        restarts: the limit is a chunk's: reading starts anew at its multiples.
     """
 
     block_tokens: Positive
     lookahead: NonNegative = 0
+    limit: Positive | None = None
+    restarts: bool = False
 
     def __post_init__(self) -> None:
         require_range(self, 1, "block_tokens")
         require_range(self, 0, "lookahead")
+        require_range(self, 1, "limit", optional=True)
 
     @property
     def slots_per_unit(self) -> int:
@@ -131,7 +139,19 @@ class Grow(RuleBase, frozen=True, kw_only=True, tag="grow"):
         return cdiv(n, self.block_tokens)
 
     def used(self, n: int) -> int:
-        return n
+        if self.limit is None:
+            return n
+        if self.restarts:
+            return (n - 1) % self.limit + 1 if n else 0
+        return min(n, self.limit)
+
+    def most_used(self, n: int) -> int:
+        return n if self.limit is None else min(n, self.limit)
+
+    def readable(self, n: int) -> int:
+        if self.limit is None:
+            return n
+        return n % self.limit if self.restarts else min(n, self.limit - 1)
 
     def tail(self, n: int) -> int:
         return -n % self.block_tokens
@@ -139,14 +159,17 @@ class Grow(RuleBase, frozen=True, kw_only=True, tag="grow"):
     def tally(self, lengths: Lengths) -> Tally:
         # One pass of plain arithmetic: traces of millions of requests come through here.
         block = self.block_tokens
-        if self.lookahead:
+        if self.lookahead or self.limit is not None:
             return super().tally(lengths)
         used = sum([n * count for n, count in lengths.pairs])
         tail = sum([-n % block * count for n, count in lengths.pairs])
         return Tally((used + tail) // block, used, 0, tail, 0)
 
     def contiguous(self, max_model_len: int) -> Rule:
-        return Whole(slots=max_model_len)
+        if self.limit is None:
+            return Whole(slots=max_model_len)
+        slots = min(max_model_len, self.limit)
+        return Whole(slots=slots, limit=self.limit, restarts=self.restarts)
 
 
 class Window(RuleBase, frozen=True, kw_only=True, tag="window"):
@@ -295,13 +318,18 @@ class Slots(RuleBase, frozen=True, kw_only=True, tag="slots"):
 
 
 class Fixed(RuleBase, frozen=True, kw_only=True, tag="fixed"):
-    """`tokens` rows written once a sequence (an encoder's output), in whole blocks."""
+    """`tokens` rows written once a sequence (an encoder's output), in whole blocks.
+
+    Admission asks for blocks of `declared` tokens where an engine declares more than are written.
+    """
 
     block_tokens: Positive
     tokens: Positive
+    declared: Positive | None = None
 
     def __post_init__(self) -> None:
         require_range(self, 1, "block_tokens", "tokens")
+        require_range(self, 1, "declared", optional=True)
 
     @property
     def slots_per_unit(self) -> int:
@@ -310,11 +338,18 @@ class Fixed(RuleBase, frozen=True, kw_only=True, tag="fixed"):
     def held(self, n: int) -> int:
         return cdiv(self.tokens, self.block_tokens)
 
+    def peak(self, n: int) -> int:
+        return max(self.held(n), cdiv(self.declared or 0, self.block_tokens))
+
     def used(self, n: int) -> int:
         return self.tokens
 
     def tail(self, n: int) -> int:
         return -self.used(n) % self.block_tokens
+
+    def split_peak(self, n: int) -> Tally:
+        units, used, _, tail, undeclared = super().split_peak(n)
+        return Tally(units, used, undeclared, tail, 0)
 
     def contiguous(self, max_model_len: int) -> Rule:
         return Fixed(block_tokens=self.tokens, tokens=self.tokens)

@@ -12,10 +12,10 @@ from kvcalc.core.plan import CachePlan
 
 __all__ = ["ENGINES", "NOT_YET", "Engine", "known", "plan"]
 
-ENGINES = {"none": "kvcalc.engines.none"}
+ENGINES = {"none": "kvcalc.engines.none", "vllm": "kvcalc.engines.vllm"}
 """Engine name -> the module that plans for it; imported when it is asked for."""
 
-NOT_YET = ("vllm", "sglang", "llama.cpp", "tensorrt-llm", "transformers")
+NOT_YET = ("sglang", "llama.cpp", "tensorrt-llm", "transformers")
 """Engines that are refused by name: to come, and not approximated until then."""
 
 

@@ -109,6 +109,7 @@ class ModelFile(Value, frozen=True, kw_only=True):
     kv_cache_dtype: str | None = None
     num_hidden_layers: Positive
     num_attention_heads: Positive | None = None
+    encoder_divisor: Positive | None = None
     max_position_embeddings: Positive | None = None
     traits: tuple[Trait, ...] = ()
     layers: Annotated[tuple[object, ...], msgspec.Meta(min_length=1)]
@@ -160,6 +161,7 @@ def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
         draft_layers=draft_layers,
         architecture=read.architecture,
         num_attention_heads=read.num_attention_heads,
+        encoder_divisor=read.encoder_divisor,
         traits=read.traits,
         notes=read.notes,
     )

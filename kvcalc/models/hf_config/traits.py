@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from kvcalc.core.model import Trait
 from kvcalc.models.hf_config.fields import Fields
 
-__all__ = ["traits"]
+__all__ = ["encoder_divisor", "traits"]
 
 _ALIBI = ("BloomForCausalLM", "MPTForCausalLM", "MptForCausalLM")
 _SINKS = ("GptOssForCausalLM",)
@@ -51,3 +53,18 @@ def _alibi(architecture: str, text: Fields) -> bool:
         # vLLM before 0.29 models/baichuan.py: only the 7B has rotary positions.
         return text.whole("hidden_size") != _BAICHUAN_7B
     return architecture in _ALIBI
+
+
+def encoder_divisor(outer: Fields) -> int | None:
+    """Return what a tensor-parallel size must divide for the vision encoder; None for no bound.
+
+    vLLM 0.33 models/{qwen2_vl,qwen2_5_vl,qwen3_vl,glm4_1v}.py split heads and channels by rank;
+    encoders that spell their heads otherwise are padded or kept whole.
+    """
+    vision = outer.section("vision_config")
+    if vision is None:
+        return None
+    heads = vision.whole("num_heads")
+    if heads is None:
+        return None
+    return gcd(heads, vision.whole("intermediate_size") or 0)

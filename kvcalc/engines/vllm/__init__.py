@@ -1,0 +1,113 @@
+"""Engine `vllm`: what vLLM allocates and holds, to the last block, by release.
+
+A plan is made in the order in which vLLM makes it: settings and their defaults (`settings`), a spec
+for every layer's cache and the block size (`layers`), groups (`grouping`), pools (`assemble`).
+"""
+
+from __future__ import annotations
+
+from math import lcm
+
+import msgspec
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.dtypes import kv_dtype
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.explain import beyond
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.engines.vllm.assemble import ranks_of
+from kvcalc.engines.vllm.checks import check_context_parallel, check_split
+from kvcalc.engines.vllm.grouping import Grouping, group_layers
+from kvcalc.engines.vllm.layers import Layers, describe
+from kvcalc.engines.vllm.notes import convention, explain
+from kvcalc.engines.vllm.settings import Settings, resolve
+
+__all__ = ["plan"]
+
+
+def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
+    """Return the plan that vLLM makes.
+
+    Raises:
+        UnsupportedError: what vLLM refuses for this model and card, or kvcalc does not model.
+        InvalidValueError, UnknownNameError: a setting that makes no sense.
+    """
+    notes = beyond(model, deployment.max_model_len)
+    model, settings = resolve(model, deployment, notes)
+    check_split(model, settings)
+    layered = _with_drafts(model, settings)
+    share = layered.on_rank(settings.tp)
+    layers = describe(model, settings, share, notes)
+    check_context_parallel(model, layers, settings)
+    grouping = group_layers(
+        layers.placed,
+        packed=layers.packed,
+        hybrid_manager=settings.hybrid_manager,
+        rules=settings.rules,
+    )
+    if not grouping.groups:
+        raise UnsupportedError(
+            f"vLLM keeps no KV cache for {model.name}: it is an encoder",
+            hint="use --engine none to see what its layers are",
+        )
+    ranks = ranks_of(grouping, model.num_hidden_layers, settings)
+    stages = share.stages(1) if settings.pp == 1 else ()
+    if stages:
+        ranks = (msgspec.structs.replace(ranks[0], share=stages[0]),)
+    notes.extend(explain(model, layers, grouping, ranks, settings))
+    word = layers.kv_dtype
+    return CachePlan(
+        engine="vllm",
+        engine_version=str(settings.release),
+        model=model.name,
+        kv_cache_dtype=kv_dtype(_PACKED_AS.get(word, word), model.dtype).name,
+        block_size=_block_size(grouping),
+        ranks=ranks,
+        split="one_pool",
+        max_model_len=settings.max_model_len,
+        reuse_tokens=_reuse(grouping, layers, settings) if settings.prefix_caching else None,
+        report=settings.rules.report,
+        check_spares_reserved=settings.rules.spares_null_block,
+        notes=tuple(notes),
+        convention=convention(settings),
+        source=f"vLLM {settings.release}: v1/kv_cache_interface.py, v1/core/kv_cache_planning.py",
+    )
+
+
+_PACKED_AS = {"nvfp4_4over6": "nvfp4", "fp8_inc": "fp8_e4m3"}
+
+
+def _with_drafts(model: ModelSpec, settings: Settings) -> ModelSpec:
+    """Return the model with the layers that propose tokens behind its own."""
+    if settings.speculation is None or not settings.speculation.layers:
+        return model
+    layers = (*model.layers, *settings.speculation.layers)
+    return msgspec.structs.replace(
+        model, layers=layers, num_hidden_layers=sum(run.count for run in layers)
+    )
+
+
+def _block_size(grouping: Grouping) -> int:
+    """Tokens a block of the layers that grow, else of the first group."""
+    specs = [members[0].spec for members in grouping.groups]
+    for kinds in (("full", "mla"), ("window", "window_mla", "chunk")):
+        for spec in specs:
+            if spec.kind in kinds:
+                return spec.block
+    return specs[0].block
+
+
+def _reuse(grouping: Grouping, layers: Layers, settings: Settings) -> int:
+    """Tokens in whole multiples of which a shared prefix is reused.
+
+    vLLM 0.33 v1/core/kv_cache_utils.py, resolve_kv_cache_block_sizes: the scheduler's block.
+    """
+    if len(grouping.groups) == 1:
+        return layers.block_size * settings.dcp
+    return lcm(
+        *(
+            spec.block * (1 if spec.kind == "state" else settings.dcp)
+            for spec in (members[0].spec for members in grouping.groups)
+        )
+    )

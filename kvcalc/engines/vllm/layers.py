@@ -1,0 +1,409 @@
+"""From a model's layers to vLLM's specs: backends, block size, pages."""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import NamedTuple
+
+from kvcalc.core.attention import (
+    ChunkedAttention,
+    CompressedAttention,
+    CrossAttention,
+    FullAttention,
+    Indexer,
+    Mla,
+    SharedKv,
+    SlidingMla,
+    SlidingWindow,
+)
+from kvcalc.core.dtypes import KvDtype, kv_dtype
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.layers import Cache, LayerRun
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.units import cdiv, format_count
+from kvcalc.engines.vllm import deepseek_v4
+from kvcalc.engines.vllm.backends import (
+    Backend,
+    Query,
+    choose,
+    indexer_backend,
+    kernels_of,
+    preferred_block,
+)
+from kvcalc.engines.vllm.settings import DEFAULT_BLOCK_SIZE, Settings
+from kvcalc.engines.vllm.specs import Spec
+from kvcalc.engines.vllm.states import State, checkpoint_alignment, state_of
+
+__all__ = ["Layers", "Placed", "describe"]
+
+_MLA_HYBRID_ALIGNMENT = 128
+_TURBOQUANT_BOUNDARY = 2
+"""Layers at either end that TurboQuant leaves in the model dtype (quantization/turboquant)."""
+
+
+class Placed(NamedTuple):
+    """A spec and the layers that have it, draft layers counted on from the model's own."""
+
+    spec: Spec
+    layers: list[int]
+    proposed_bytes: int = 0
+
+
+class Layers(NamedTuple):
+    """The specs of a rank's share of a model, and what they were made with.
+
+    Attributes:
+        placed: specs in the order of the layers that first have them.
+        block_size: vLLM's cache_config.block_size after backends and alignment.
+        kv_dtype: vLLM's word for the KV cache dtype, after backends have had their say.
+        backends: names of the attention backends.
+        packed: blocks hold pages of several sizes side by side (DeepSeek-V4).
+        state_page: bytes of a state before its page was widened; None without states.
+    """
+
+    placed: list[Placed]
+    block_size: int
+    kv_dtype: str
+    backends: tuple[str, ...]
+    packed: bool = False
+    state_page: int | None = None
+    state_alignment: int = 1
+
+
+class _Attention(NamedTuple):
+    """An attention cache of the model, with the backend that reads it."""
+
+    cache: Cache
+    backend: Backend
+    dtype: KvDtype
+    query: Query | None
+
+
+def describe(model: ModelSpec, settings: Settings, share: ModelSpec, notes: list[str]) -> Layers:
+    """Return vLLM's specs for what one rank keeps.
+
+    Args:
+        model: the whole model, draft layers put behind its own.
+        settings: as resolved.
+        share: the same layers as one tensor-parallel rank keeps them.
+        notes: a line is added for every rule that moved a number.
+
+    Raises:
+        UnsupportedError: no backend, block size or state fits.
+    """
+    caches = _layers_of(share)
+    attention = [c for c in caches if c.rows()]
+    states = [c for c in caches if c.states() and not c.rows()]
+    if any(isinstance(c, CompressedAttention) for c in attention):
+        return deepseek_v4_layers(caches, settings)
+    word = _heeded(model, settings, notes)
+    used: dict[Cache, _Attention] = {}
+    for cache in attention:
+        chosen = _attention(cache, model, share, settings, word)
+        used[cache] = chosen
+        if chosen.query is not None and chosen.query.mla:
+            word = _canonical(chosen.backend.name, word)
+    if word != settings.kv_dtype and used:
+        used = {c: _attention(c, model, share, settings, word) for c in attention}
+    distinct = _distinct(used, model, settings)
+    block = settings.block_size or (
+        preferred_block([kernel for _, kernel in distinct], DEFAULT_BLOCK_SIZE)
+        if distinct
+        else DEFAULT_BLOCK_SIZE
+    )
+    boundary = word.startswith("turboquant_") and not states and bool(used)
+    if boundary and any(isinstance(c, ChunkedAttention) for c in used):
+        raise UnsupportedError(
+            "TurboQuant does not read chunked layers", hint="choose another KV cache dtype"
+        )
+    if boundary:
+        block = _cover_plain_layers(block, distinct, used)
+    kept = {c: state_of(c, settings, model.architecture) for c in states}
+    page, mamba_block = None, settings.max_model_len
+    widest = max((state.content for state in kept.values()), default=0)
+    alignment = 1
+    if attention and states:
+        alignment = checkpoint_alignment(states, settings) if settings.prefix_caching else 1
+        block = _aligned(block, widest, distinct, used, settings, alignment)
+        first = next(iter(used.values()))
+        page = block * _entry(first)
+    if settings.prefix_caching and states:
+        mamba_block = block
+    placed = _place(caches, used, kept, settings, block, page, mamba_block, boundary, share)
+    del notes
+    return Layers(
+        placed=placed,
+        block_size=block,
+        kv_dtype=word,
+        backends=tuple(dict.fromkeys(a.backend.name for a in used.values())),
+        state_page=widest if states else None,
+        state_alignment=alignment,
+    )
+
+
+def deepseek_v4_layers(caches: dict[Cache, list[int]], settings: Settings) -> Layers:
+    """Return the specs of a DeepSeek-V4, which has a module of its own."""
+    block = deepseek_v4.block_size(settings)
+    word = deepseek_v4.cache_word(settings)
+    placed = [
+        Placed(spec, layers)
+        for cache, layers in caches.items()
+        for spec in deepseek_v4.specs(cache, block)
+    ]
+    return Layers(
+        placed=sorted(placed, key=lambda p: p.layers[0]),
+        block_size=block,
+        kv_dtype=word,
+        backends=("FLASHMLA_SPARSE_DSV4",),
+        packed=True,
+    )
+
+
+def _heeded(model: ModelSpec, settings: Settings, notes: list[str]) -> str:
+    """Return the KV cache dtype that the model's layers heed.
+
+    vLLM 0.33 models/falcon.py hands its attention layers no cache settings.
+    """
+    if model.architecture == "FalconForCausalLM" and settings.kv_dtype != "auto":
+        notes.append(f"vLLM's Falcon keeps its cache in {settings.dtype}, whatever is asked for")
+        return "auto"
+    return settings.kv_dtype
+
+
+def _layers_of(share: ModelSpec) -> dict[Cache, list[int]]:
+    """Return each distinct cache and the layers that keep it (one that keeps it twice, twice)."""
+    found: dict[Cache, list[int]] = {}
+    first = 0
+    for run in share.layers:
+        for cache in run.caches:
+            if not isinstance(cache, SharedKv):
+                found.setdefault(cache, []).extend(range(first, first + run.count))
+        first += run.count
+    return {cache: sorted(layers) for cache, layers in found.items()}
+
+
+def _canonical(backend: str, word: str) -> str:
+    """Sparse MLA backends keep fp8 in a layout of their own: _canonicalize_sparse_mla_kv_cache."""
+    if backend == "FLASHMLA_SPARSE" and word.startswith("fp8"):
+        return "fp8_ds_mla"
+    if backend == "FLASHINFER_MLA_SPARSE_SM120" and word in ("auto", "fp8", "fp8_e4m3"):
+        return "fp8_ds_mla"
+    return word
+
+
+def _attention(
+    cache: Cache, model: ModelSpec, share: ModelSpec, settings: Settings, word: str
+) -> _Attention:
+    dtype = kv_dtype(_PLAIN_WORDS.get(word, word), share.dtype)
+    if getattr(cache, "v_head_dim", None) and word not in ("auto", "bfloat16", "float16"):
+        # Kernels for K and V of different sizes pack nothing: a byte an element, no scales.
+        dtype = kv_dtype("fp8_e4m3", share.dtype)
+    if isinstance(cache, Indexer):
+        backend = indexer_backend(cache.compress_ratio, cache.index_dtype)
+        return _Attention(cache, backend, dtype, None)
+    query = _query(cache, model, settings, word)
+    if word.startswith("fp8_ds_mla") and not query.sparse:
+        raise UnsupportedError(
+            "fp8_ds_mla is a layout of sparse MLA caches", hint="choose --kv-cache-dtype fp8"
+        )
+    return _Attention(cache, choose(query, settings.card, settings.attention_backend), dtype, query)
+
+
+_PLAIN_WORDS = {"nvfp4_4over6": "nvfp4", "fp8_inc": "fp8_e4m3"}
+"""vLLM's words for formats that are packed as another is."""
+
+
+def _query(cache: Cache, model: ModelSpec, settings: Settings, word: str) -> Query:
+    heads = model.num_attention_heads
+    base = Query(
+        head_size=1,
+        head_size_v=1,
+        dtype=settings.dtype,
+        kv_dtype=word,
+        block_size=settings.block_size,
+        sinks="attention_sinks" in model.traits,
+        image_prefix="image_prefix" in model.traits,
+        alibi="alibi" in model.traits,
+        context_parallel=settings.dcp > 1,
+        query_heads=None if heads is None else heads // settings.tp,
+    )
+    if isinstance(cache, Mla):
+        size = cache.kv_lora_rank + cache.qk_rope_head_dim
+        sparse = any(isinstance(c, Indexer) for _, c in model.caches())
+        return base._replace(
+            head_size=size,
+            head_size_v=size,
+            mla=True,
+            sparse=sparse,
+            sinks=False,
+            image_prefix=False,
+        )
+    if not isinstance(cache, (FullAttention, SlidingWindow, ChunkedAttention, CrossAttention)):
+        raise UnsupportedError(
+            f"vLLM's rules for {cache.kind} caches are not known",
+            hint="use --engine none for the model's own arithmetic",
+        )
+    v = cache.head_dim if cache.v_head_dim is None else cache.v_head_dim
+    return base._replace(
+        head_size=cache.head_dim,
+        head_size_v=v,
+        window=isinstance(cache, SlidingWindow),
+        cross=isinstance(cache, CrossAttention),
+        kv_heads=cache.num_kv_heads,
+    )
+
+
+def _distinct(
+    used: dict[Cache, _Attention], model: ModelSpec, settings: Settings
+) -> list[tuple[str, Backend]]:
+    """Return each backend once, with the blocks that it reads for the model's largest head.
+
+    Block sizes are asked for by the model's head size, whatever a layer's own is.
+    """
+    largest = max(
+        (a.query.head_size for a in used.values() if a.query is not None and not a.query.mla),
+        default=0,
+    )
+    found: dict[str, Backend] = {}
+    for a in used.values():
+        name = a.backend.name
+        if name in found:
+            continue
+        backend = a.backend
+        if a.query is not None and not a.query.mla:
+            query = a.query._replace(head_size=largest, head_size_v=largest)
+            backend = backend._replace(kernels=kernels_of(name, query, settings.card))
+        found[name] = backend
+    del model
+    return list(found.items())
+
+
+def _entry(a: _Attention) -> int:
+    """Bytes of one token of one layer."""
+    return sum(a.dtype.bytes_of(row) for row in a.cache.rows())
+
+
+def _aligned(
+    block: int,
+    state: int,
+    distinct: list[tuple[str, Backend]],
+    used: dict[Cache, _Attention],
+    settings: Settings,
+    alignment: int,
+) -> int:
+    """Return the block whose page of one attention layer covers one state.
+
+    platforms/interface.py, Platform._align_hybrid_block_size.
+    """
+    first = next(iter(used.values()))
+    token = _entry(first)
+    step = max(distinct[0][1].smallest, block)
+    kernels = lcm(*(backend.smallest for _, backend in distinct))
+    if isinstance(first.cache, Mla) and settings.rules.mla_hybrid_alignment:
+        step = max(step, _MLA_HYBRID_ALIGNMENT)
+    step = lcm(step, alignment)
+    wanted = step * cdiv(state, step * token)
+    wanted = kernels * cdiv(wanted, kernels)
+    found = max(block, wanted)
+    if found != block:
+        for name, backend in distinct:
+            if not backend.takes(found):
+                raise UnsupportedError(
+                    f"vLLM raises the block to {format_count(found)} tokens, which {name} cannot"
+                    " read",
+                    hint="choose another KV cache dtype",
+                )
+    return found
+
+
+def _cover_plain_layers(
+    block: int, distinct: list[tuple[str, Backend]], used: dict[Cache, _Attention]
+) -> int:
+    """Raise the block as vLLM does where layers of two KV dtypes share it.
+
+    platforms/interface.py, _align_heterogeneous_kv_block_size: asks the first layer's backend,
+    which packs nothing, so that quantised rows count one byte an element there.
+    """
+    sizes = [sum(row.count * row.width for row in a.cache.rows()) for a in used.values()]
+    smallest = 16  # FlashAttention, which reads the layers at the ends
+    del distinct
+    step = max(smallest, block)
+    plain, packed = 2 * sizes[0], sizes[0]
+    return max(block, step * cdiv(plain * smallest, step * packed))
+
+
+def _place(
+    caches: dict[Cache, list[int]],
+    used: dict[Cache, _Attention],
+    kept: dict[Cache, State],
+    settings: Settings,
+    block: int,
+    page: int | None,
+    mamba_block: int,
+    boundary: bool,
+    share: ModelSpec,
+) -> list[Placed]:
+    placed = []
+    for cache, layers in caches.items():
+        state = kept.get(cache)
+        if state is not None:
+            slots = _slots(state, settings)
+            spec = Spec(
+                kind="state",
+                block=mamba_block,
+                entry=state.content,
+                payload=state.payload,
+                shape=(cache.kind, state.payload),
+                page=state.content if page is None else page,
+                slots=slots,
+            )
+            placed.append(Placed(spec, layers, state.proposed_bytes))
+            continue
+        if cache not in used:
+            continue
+        a = used[cache]
+        if boundary:
+            count = share.num_hidden_layers
+            n = min(_TURBOQUANT_BOUNDARY, count // 2)
+            ends = [i for i in layers if i < n or i >= count - n]
+            rest = [i for i in layers if n <= i < count - n]
+            plain = a._replace(dtype=kv_dtype("auto", share.dtype))
+            if ends:
+                placed.append(Placed(_attention_spec(plain, block, settings), ends))
+            if rest:
+                placed.append(Placed(_attention_spec(a, block, settings), rest))
+            continue
+        placed.append(Placed(_attention_spec(a, block, settings), layers))
+    return sorted(placed, key=lambda p: p.layers[0])
+
+
+def _slots(state: State, settings: Settings) -> int:
+    """Blocks that a request has of a state: MambaSpec.max_memory_usage_bytes."""
+    if settings.prefix_caching:
+        return 2 + settings.proposed + int(state.checkpoint)
+    return 1 + settings.proposed
+
+
+def _attention_spec(a: _Attention, block: int, settings: Settings) -> Spec:
+    cache = a.cache
+    payload = tuple((row.role, a.dtype.bytes_of(row)) for row in cache.rows())
+    entry = sum(size for _, size in payload)
+    shape = (cache.kind if isinstance(cache, (Mla, Indexer)) else "heads", payload, a.dtype.name)
+    spec = Spec(
+        kind="full", block=block, entry=entry, payload=payload, shape=shape, page=block * entry
+    )
+    match cache:
+        case Mla() | Indexer():
+            return spec._replace(kind="mla")
+        case SlidingWindow(sliding_window=window):
+            own = a.backend.block_within(block)
+            return spec._replace(kind="window", limit=window).with_block(own)
+        case ChunkedAttention(attention_chunk_size=chunk):
+            return spec._replace(kind="chunk", limit=chunk)
+        case CrossAttention(encoder_tokens=tokens):
+            return spec._replace(kind="cross", encoder=tokens)
+    del settings
+    return spec
+
+
+_ = (LayerRun, SlidingMla)

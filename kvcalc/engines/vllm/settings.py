@@ -1,0 +1,397 @@
+"""A deployment as vLLM resolves it: every default put in, every setting it has checked."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from kvcalc.core.attention import CrossAttention
+from kvcalc.core.deployment import Deployment, GpuSpec
+from kvcalc.core.dtypes import cache_dtype
+from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.layers import LayerRun
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.units import format_count
+from kvcalc.engines.vllm.card import ASSUMED, Card, batch_defaults, card_of
+from kvcalc.engines.vllm.served import check_served
+from kvcalc.engines.vllm.version import Release, Rules, release, rules_of
+
+__all__ = ["DEFAULT_BLOCK_SIZE", "Settings", "Speculation", "resolve"]
+
+DEFAULT_BLOCK_SIZE = 16
+_DEFAULT_MAX_MODEL_LEN = 8192
+_GEMMA4_VIDEO_TOKENS = 2496
+"""vLLM 0.33 models/gemma4_mm.py: a video of 32 frames, 78 tokens each, must fit in one step."""
+
+_POOLING = ("RewardModel", "ForSequenceClassification")
+"""Ends of architectures that vLLM serves as pooling models, without asynchronous scheduling."""
+
+_KNOWN = {
+    "engine",
+    "engine_version",
+    "gpu",
+    "dtype",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "decode_context_parallel_size",
+    "kv_cache_dtype",
+    "block_size",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "num_gpu_blocks_override",
+    "enable_prefix_caching",
+    "async_scheduling",
+    "enforce_eager",
+    "disable_hybrid_kv_cache_manager",
+    "enable_expert_parallel",
+    "attention_backend",
+    "mamba_cache_dtype",
+    "mamba_ssm_cache_dtype",
+    "num_speculative_tokens",
+    "speculative_method",
+    "draft_model",
+}
+
+
+class Speculation(NamedTuple):
+    """Tokens proposed ahead: by which method, how many, and the layers that propose them."""
+
+    method: str
+    tokens: int
+    layers: tuple[LayerRun, ...] = ()
+
+    @property
+    def lookahead(self) -> int:
+        """Slots held beyond the tokens of the target model (vLLM num_lookahead_tokens)."""
+        return 0 if self.method == "ngram" else self.tokens
+
+
+class Settings(NamedTuple):
+    """What the rules read.
+
+    Attributes:
+        kv_dtype: KV cache dtype in vLLM's words, `auto` for the model dtype.
+        in_flight_tokens: tokens scheduled and not yet settled, which windows keep room for.
+        prefix_caching: blocks are shared by requests with a common beginning.
+        speculation: None where nothing is proposed.
+    """
+
+    release: Release
+    rules: Rules
+    card: Card
+    tp: int
+    pp: int
+    dcp: int
+    dtype: str
+    kv_dtype: str
+    block_size: int | None
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    in_flight_tokens: int
+    async_scheduling: bool
+    prefix_caching: bool
+    hybrid_manager: bool
+    attention_backend: str | None
+    mamba_cache_dtype: str
+    mamba_ssm_cache_dtype: str
+    num_gpu_blocks_override: int | None
+    speculation: Speculation | None
+
+    @property
+    def extra_retained(self) -> int:
+        """Tokens behind a window that several draft modules read again (extra_retained_tokens)."""
+        spec = self.speculation
+        if spec is None or spec.method != "mtp":
+            return 0
+        modules = min(sum(run.count for run in spec.layers), spec.tokens)
+        return spec.tokens - 1 if modules > 1 else 0
+
+    @property
+    def proposed(self) -> int:
+        """Tokens proposed ahead; 0 without speculation."""
+        return self.speculation.tokens if self.speculation else 0
+
+
+_SPELLINGS = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "f16": "float16",
+    "fp8_e4m3fn": "fp8_e4m3",
+    "float8_e4m3fn": "fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
+}
+_KV_DTYPES = (
+    "auto",
+    "float16",
+    "bfloat16",
+    "fp8",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "fp8_inc",
+    "fp8_ds_mla",
+    "nvfp4",
+    "nvfp4_4over6",
+    "nvfp4_ds_mla",
+    "fp8_per_token_head",
+    "int8_per_token_head",
+    "int4_per_token_head",
+    "turboquant_k8v4",
+    "turboquant_4bit_nc",
+    "turboquant_k3v4_nc",
+    "turboquant_3bit_nc",
+)
+"""vLLM 0.33 config/cache.py, CacheDType, ROCm's own formats apart."""
+
+
+def resolve(
+    model: ModelSpec, deployment: Deployment, notes: list[str]
+) -> tuple[ModelSpec, Settings]:
+    """Return the model in the dtype that vLLM runs it in, and the settings.
+
+    Args:
+        model: as published.
+        deployment: as asked for.
+        notes: a line is added for what was assumed or changed.
+
+    Raises:
+        UnsupportedError: a setting that vLLM has not, or refuses for this model or card.
+    """
+    for name in deployment.changed():
+        if name not in _KNOWN:
+            raise UnsupportedError(f"vLLM has no {name}", hint="leave it out")
+    known_release = release(deployment.engine_version)
+    rules = rules_of(known_release)
+    check_served(model, known_release, deployment.pipeline_parallel_size)
+    card = _card(deployment, notes)
+    model = _in_dtype(model, deployment.dtype, card, notes)
+    kv_dtype = _kv_dtype(model, deployment.kv_cache_dtype, card)
+    speculation = _speculation(model, deployment)
+    length = deployment.max_model_len or model.max_position_embeddings
+    if length is None:
+        length = _DEFAULT_MAX_MODEL_LEN
+        notes.append(f"the model names no maximum: {format_count(length)} tokens are taken")
+    tokens, seqs = _batch(model, deployment, card, length, notes)
+    pooling = (model.architecture or "").endswith(_POOLING)
+    overlap = deployment.async_scheduling
+    if overlap is None:
+        overlap = rules.async_scheduling and not pooling
+    settings = Settings(
+        release=known_release,
+        rules=rules,
+        card=card,
+        tp=deployment.tensor_parallel_size,
+        pp=deployment.pipeline_parallel_size,
+        dcp=deployment.decode_context_parallel_size,
+        dtype=model.dtype,
+        kv_dtype=kv_dtype,
+        block_size=deployment.block_size,
+        max_model_len=length,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=seqs,
+        in_flight_tokens=tokens * rules.batches(deployment.pipeline_parallel_size, overlap),
+        async_scheduling=overlap,
+        prefix_caching=_prefix_caching(model, deployment, rules),
+        hybrid_manager=not deployment.disable_hybrid_kv_cache_manager,
+        attention_backend=deployment.attention_backend,
+        mamba_cache_dtype=_state_dtype(deployment.mamba_cache_dtype),
+        mamba_ssm_cache_dtype=_state_dtype(deployment.mamba_ssm_cache_dtype),
+        num_gpu_blocks_override=deployment.num_gpu_blocks_override,
+        speculation=speculation,
+    )
+    return model, settings
+
+
+def _card(deployment: Deployment, notes: list[str]) -> Card:
+    gpu = deployment.gpu
+    if isinstance(gpu, GpuSpec):
+        return card_of(gpu)
+    if gpu is not None:
+        raise InvalidValueError(
+            f"gpu {gpu!r:.40} is a name where the card itself is wanted",
+            hint="call kvcalc.plan, which looks the name up",
+        )
+    notes.append(
+        f"no card was named: {ASSUMED.name} (kernels, block size, batched tokens depend on it;"
+        " --gpu)"
+    )
+    return ASSUMED
+
+
+def _in_dtype(model: ModelSpec, asked: str, card: Card, notes: list[str]) -> ModelSpec:
+    """Resolve the model dtype: config/model.py, _get_and_verify_dtype."""
+    no_half = _refuses_half(model)
+    if asked != "auto":
+        dtype = _SPELLINGS.get(asked.lower(), asked.lower())
+        if dtype == "float16" and no_half:
+            raise UnsupportedError(
+                f"vLLM does not run {model.architecture} in float16",
+                hint="choose bfloat16 or float32",
+            )
+        if dtype == "bfloat16" and not card.has_bfloat16:
+            raise UnsupportedError(
+                f"{card.name} has no bfloat16 (compute capability"
+                f" {card.capability[0]}.{card.capability[1]})",
+                hint="choose --dtype float16",
+            )
+        return msgspec.structs.replace(model, dtype=dtype)
+    supported = ["bfloat16"] if card.has_bfloat16 else []
+    supported += [] if no_half else ["float16"]
+    supported.append("float32")
+    pooling = (model.architecture or "").endswith(_POOLING)
+    preferred = "float16" if pooling and not no_half else supported[0]
+    dtype = model.dtype
+    if dtype == "float32":
+        dtype = preferred
+        notes.append(f"published in float32: vLLM runs it in {dtype}")
+    elif dtype not in supported:
+        dtype = preferred
+        notes.append(f"{card.name} has no {model.dtype}: vLLM runs the model in {dtype}")
+    return msgspec.structs.replace(model, dtype=dtype)
+
+
+def _refuses_half(model: ModelSpec) -> bool:
+    """config/model.py, _FLOAT16_NOT_SUPPORTED_MODELS."""
+    name = model.architecture or ""
+    return name.startswith(("Gemma2For", "Gemma3For", "Gemma3Text")) or name == "Glm4ForCausalLM"
+
+
+def _kv_dtype(model: ModelSpec, asked: str, card: Card) -> str:
+    """Return vLLM's word for the KV cache dtype: what the checkpoint or the model makes of it."""
+    name = _SPELLINGS.get(asked.lower(), asked.lower())
+    if ":" in name:
+        raise UnsupportedError(
+            f"vLLM keeps K and V in one dtype, not in {asked!r:.40}", hint="give one dtype"
+        )
+    if name not in _KV_DTYPES:
+        cache_dtype(name)  # a name that no engine knows is told as such
+        if name == "float32" and model.dtype == "float32":
+            return "auto"
+        raise UnsupportedError(
+            f"vLLM has no KV cache dtype {asked!r:.40}", hint=f"known: {', '.join(_KV_DTYPES)}"
+        )
+    if name == "auto" and model.kv_cache_dtype is not None:
+        name = model.kv_cache_dtype
+    if name == "auto" and model.architecture == "GlmMoeDsaForCausalLM" and card.family == 10:  # noqa: PLR2004 - Blackwell
+        name = "fp8_e4m3"
+    if name == "bfloat16" and model.architecture == "DeepseekV32ForCausalLM":
+        name = "auto"
+    if name in ("bfloat16", "float16") and name != model.dtype:
+        raise UnsupportedError(
+            f"a {name} cache of a {model.dtype} model: vLLM wants both the same",
+            hint=f"give --kv-cache-dtype auto, or --dtype {name}",
+        )
+    return name
+
+
+def _state_dtype(asked: str | None) -> str:
+    name = (asked or "auto").lower()
+    name = _SPELLINGS.get(name, name)
+    if name not in ("auto", "float32", "float16", "bfloat16"):
+        raise UnknownNameError(
+            "state dtype", asked or "", ["auto", "float32", "float16", "bfloat16"]
+        )
+    return name
+
+
+_METHODS = ("ngram", "mtp", "eagle", "eagle3", "draft_model")
+_MTP_METHODS = ("deepseek_mtp", "qwen3_next_mtp", "mimo_mtp", "glm4_moe_mtp", "longcat_flash_mtp")
+
+
+def _speculation(model: ModelSpec, deployment: Deployment) -> Speculation | None:
+    method, tokens = deployment.speculative_method, deployment.num_speculative_tokens
+    if method is None and tokens is None and deployment.draft_model is None:
+        return None
+    if tokens is None:
+        raise InvalidValueError(
+            "speculation without a number of tokens", hint="give num_speculative_tokens"
+        )
+    if method is None:
+        method = "draft_model" if deployment.draft_model else "mtp"
+    method = "mtp" if method in _MTP_METHODS else method
+    if method not in _METHODS:
+        raise UnknownNameError("speculative method", method, [*_METHODS, *_MTP_METHODS])
+    if method == "mtp":
+        if not model.draft_layers:
+            raise UnsupportedError(
+                f"{model.name} has no multi-token-prediction layers",
+                hint="choose ngram, eagle or a draft model",
+            )
+        return Speculation("mtp", tokens, model.draft_layers)
+    if method == "ngram":
+        return Speculation("ngram", tokens)
+    draft = deployment.draft_model
+    if isinstance(draft, ModelSpec):
+        return Speculation(method, tokens, draft.layers)
+    if draft is not None:
+        raise InvalidValueError(
+            f"draft_model {draft!r:.40} is a name where the model itself is wanted",
+            hint="call kvcalc.plan, which looks the name up",
+        )
+    if method in ("eagle", "eagle3"):
+        return Speculation(method, tokens, (_eagle_head(model),))
+    raise UnsupportedError(
+        "the draft model is not named",
+        hint="name it: --draft-model NAME, or Deployment.draft_model",
+    )
+
+
+def _eagle_head(model: ModelSpec) -> LayerRun:
+    """Return the one full-attention layer of an EAGLE head that is shaped as its target."""
+    for _, cache in model.caches():
+        if cache.kind in ("full_attention", "sliding_window"):
+            from kvcalc.core.attention import FullAttention
+
+            full = FullAttention(
+                num_kv_heads=cache.num_kv_heads,  # type: ignore[union-attr]  # of both kinds
+                head_dim=cache.head_dim,  # type: ignore[union-attr]
+            )
+            return LayerRun(count=1, caches=(full,))
+    raise UnsupportedError(
+        "an EAGLE head's shape cannot be told from this model",
+        hint="give the head itself: --draft-model NAME",
+    )
+
+
+def _batch(
+    model: ModelSpec, deployment: Deployment, card: Card, length: int, notes: list[str]
+) -> tuple[int, int]:
+    """Return tokens and sequences of a step.
+
+    engine/arg_utils.py, _set_default_max_num_seqs_and_batched_tokens_args.
+    """
+    defaults = batch_defaults(card)
+    seqs = deployment.max_num_seqs or defaults.max_num_seqs
+    tokens = deployment.max_num_batched_tokens
+    if tokens is None:
+        tokens = defaults.max_num_batched_tokens
+        if any(isinstance(cache, CrossAttention) for _, cache in model.caches()):
+            tokens = max(length, tokens)  # an encoder's output is not computed in chunks
+        if "image_prefix" in model.traits and (model.architecture or "").startswith("Gemma4"):
+            tokens = max(_GEMMA4_VIDEO_TOKENS, tokens)
+        tokens = min(seqs * length, tokens)
+    if deployment.max_num_seqs is None:
+        seqs = min(seqs, tokens)
+    del notes
+    return tokens, seqs
+
+
+def _prefix_caching(model: ModelSpec, deployment: Deployment, rules: Rules) -> bool:
+    """Whether prefixes are cached: config/model.py, is_prefix_caching_supported."""
+    if deployment.enable_prefix_caching is not None:
+        return deployment.enable_prefix_caching
+    rows = states = False
+    for _, cache in model.caches():
+        if isinstance(cache, CrossAttention):
+            return False
+        rows = rows or bool(cache.rows())
+        states = states or (bool(cache.states()) and not cache.rows())
+    if states and not rows:
+        return False
+    return rules.caches_hybrid_prefixes if states else True
