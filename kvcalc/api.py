@@ -74,6 +74,9 @@ def plan(model: ModelSpec, deployment: Deployment | None = None) -> CachePlan:
     deployment = _given(deployment, Deployment, "deployment", _DEPLOYMENT)
     if isinstance(deployment.gpu, str):
         deployment = msgspec.structs.replace(deployment, gpu=load_gpu(deployment.gpu))
+    if isinstance(deployment.draft_model, str):
+        draft = load_model(deployment.draft_model)
+        deployment = msgspec.structs.replace(deployment, draft_model=draft)
     return _plan(model, deployment)
 
 

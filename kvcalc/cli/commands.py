@@ -7,6 +7,7 @@ __all__ = ["COMMANDS"]
 COMMANDS = {
     "per-token": "kvcalc.cli.per_token",
     "compare": "kvcalc.cli.compare",
+    "plan": "kvcalc.cli.plan",
     "frag": "kvcalc.cli.frag",
     "layers": "kvcalc.cli.layers",
     "presets": "kvcalc.cli.presets",

@@ -7,6 +7,7 @@ import typer
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
     DEPLOYMENT,
+    ENGINE,
     EXPLAIN,
     MODEL,
     OUTPUT,
@@ -44,6 +45,7 @@ def add(app: typer.Typer) -> None:
         MODEL,
         _WORKLOAD,
         DEPLOYMENT,
+        ENGINE,
         OUTPUT,
         EXPLAIN,
         help="What requests reserve in one piece and in blocks, what they use, and why the rest"

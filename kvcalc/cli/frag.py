@@ -7,6 +7,7 @@ import typer
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
     DEPLOYMENT,
+    ENGINE,
     EXPLAIN,
     MODEL,
     OUTPUT,
@@ -37,6 +38,7 @@ def add(app: typer.Typer) -> None:
         _MEMORY,
         MODEL,
         DEPLOYMENT,
+        ENGINE,
         OUTPUT,
         EXPLAIN,
         help="Does a request fit into the largest hole, and what would the free memory hold in"

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kvcalc.cli.settings import SWITCHES
 from kvcalc.cli.values import Origin, Values
-from kvcalc.core.deployment import Deployment
+from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.dtypes import element_bytes, kv_dtype
 from kvcalc.core.errors import (
     InvalidValueError,
@@ -45,6 +46,7 @@ __all__ = [
     "over_policy",
     "plans",
     "preset_folders",
+    "switched",
     "tokens",
     "unit_system",
     "workload",
@@ -245,13 +247,10 @@ def deployments(
         values.at("block", lambda given=given: _whole(given))  # type: ignore[misc]  # its default
         for given in values["block"] or ()
     ]
-    gpu = values["gpu"]
-    if gpu is not None:
-        from kvcalc.models.presets import load_gpu
-
-        gpu = values.at("gpu", lambda: load_gpu(gpu, preset_folders())).name
-        notes.append(f"engine none does not depend on the card ({gpu})")
     engine = values.at("engine", lambda: known_engine(_or(values, "engine", "none")))
+    gpu = _gpu(values)
+    if gpu is not None and engine == "none":
+        notes.append(f"engine none does not depend on the card ({gpu.name})")
     dtype = _or(values, "dtype", "auto")
     if dtype != "auto":
         values.at("dtype", lambda: element_bytes(dtype))
@@ -262,11 +261,13 @@ def deployments(
             where=values.places["engine_version"],
         )
     tp, pp, dp, dcp = (number(values, short) or 1 for short, _ in _PARALLEL)
+    settings = _engine_settings(values)
     return [
         values.at(
             "dcp",  # the one setting whose value depends on another's
             lambda block=block, cache_dtype=cache_dtype: Deployment(  # type: ignore[misc]  # theirs
                 engine=engine,
+                engine_version=values["engine_version"],
                 gpu=gpu,
                 dtype=dtype,
                 kv_cache_dtype=cache_dtype,
@@ -276,11 +277,66 @@ def deployments(
                 pipeline_parallel_size=pp,
                 data_parallel_size=dp,
                 decode_context_parallel_size=dcp,
+                **settings,
             ),
         )
         for cache_dtype in cache_dtypes(values)
         for block in dict.fromkeys(blocks or [None])
     ]
+
+
+def _gpu(values: Values) -> GpuSpec | None:
+    name = values["gpu"]
+    if name is None:
+        return None
+    from kvcalc.models.presets import load_gpu  # only runs with a card need it
+
+    return values.at("gpu", lambda: load_gpu(name, preset_folders()))
+
+
+_NUMBERS = (
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "num_gpu_blocks_override",
+    "num_speculative_tokens",
+)
+_WORDS = (
+    "attention_backend",
+    "mamba_cache_dtype",
+    "mamba_ssm_cache_dtype",
+    "speculative_method",
+)
+
+
+def _engine_settings(values: Values) -> dict[str, Any]:
+    """Return the settings that engines have and the model's arithmetic has not, as given."""
+    given: dict[str, Any] = {name: number(values, name) for name in _NUMBERS}
+    given |= {name: switched(values, name) for name in SWITCHES}
+    given |= {name: values[name] for name in _WORDS}
+    draft = values["draft_model"]
+    if draft is not None:
+        given["draft_model"] = values.at(
+            "draft_model", lambda: load_model(draft, folders=preset_folders())
+        )
+    return {name: value for name, value in given.items() if value is not None}
+
+
+_ON, _OFF = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
+
+
+def switched(values: Values, name: str) -> bool | None:
+    """Read a switch; None where it is left to the engine."""
+    given = values[name]
+    if given is None or isinstance(given, bool):
+        return given
+    word = str(given).strip().lower()
+    if word in (*_ON, *_OFF):
+        return word in _ON
+    raise InvalidValueError(
+        f"{_cut(str(given))!r} is neither true nor false",
+        hint="write true or false",
+        where=values.places[name],
+    )
 
 
 def cache_dtypes(values: Values) -> list[str]:
@@ -297,7 +353,11 @@ def cache_dtypes(values: Values) -> list[str]:
 
 
 def plans(
-    models: Sequence[ModelSpec], deployed: Sequence[Deployment], notes: list[str]
+    models: Sequence[ModelSpec],
+    deployed: Sequence[Deployment],
+    notes: list[str],
+    *,
+    tell: bool = True,
 ) -> list[CachePlan]:
     """Return the plan of every model under every deployment; an error names the model.
 
@@ -305,6 +365,7 @@ def plans(
         models: the models.
         deployed: the deployments.
         notes: the plans' own are added, and which stage is shown where stages differ.
+        tell: add the plans' own notes (False: the command shows them itself).
 
     Raises:
         UnsupportedError: a model and a deployment that do not go together.
@@ -318,7 +379,8 @@ def plans(
                 error.where = error.where or model.name
                 raise
     for p in made:
-        notes.extend(f"{p.model}: {note}" for note in p.notes)
+        if tell:
+            notes.extend(f"{p.model}: {note}" for note in p.notes)
         if len(p.ranks) > 1:
             notes.append(
                 f"{p.model}: figures of {p.rank.name} of {len(p.ranks)}, the fullest at"
@@ -400,7 +462,8 @@ def echo(values: Values, plans: Sequence[CachePlan] = ()) -> dict[str, Any]:
     given = {
         key: _told(value)
         for key, value in values.items()
-        if value not in (None, False, [], ()) and key not in ("format", "report", "settings")
+        if (value not in (None, False, [], ()) or (value is False and key in SWITCHES))
+        and key not in ("format", "report", "settings")
     }
     if not plans:
         return given

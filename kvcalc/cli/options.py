@@ -20,6 +20,8 @@ from kvcalc.cli.values import Origin, Values
 
 __all__ = [
     "DEPLOYMENT",
+    "ENGINE",
+    "KV_MEMORY",
     "MODEL",
     "OUTPUT",
     "Command",
@@ -28,6 +30,7 @@ __all__ = [
     "OptionGroup",
     "argument",
     "register",
+    "switch",
     "text",
 ]
 
@@ -87,7 +90,21 @@ def flag(name: str, *flags: str, help: str, panel: str) -> Option:
     return Option(name, bool, info, default=False)
 
 
-_M, _D, _O = "Model", "Deployment", "Output"
+def switch(name: str, flag_name: str, *, help: str, panel: str) -> Option:
+    """Return an option that is on, off (`--no-...`), or left to the engine."""
+    variable = f"KVCALC_{flag_name.upper().replace('-', '_')}"
+    info = typer.Option(
+        f"--{flag_name}/--no-{flag_name}",
+        help=help,
+        rich_help_panel=panel,
+        show_default=False,
+        envvar=variable,
+        show_envvar=False,
+    )
+    return Option(name, bool | None, info)
+
+
+_M, _D, _E, _O = "Model", "Deployment", "Engine", "Output"
 
 MODEL: OptionGroup = (
     argument("models", "MODEL",
@@ -111,7 +128,7 @@ MODEL: OptionGroup = (
 )  # fmt: skip
 
 DEPLOYMENT: OptionGroup = (
-    text("engine", "--engine", help="Whose rules: none (the model's own arithmetic).", panel=_D,
+    text("engine", "--engine", help="Whose rules: none (the model's own arithmetic) or vllm.", panel=_D,
          metavar="NAME"),
     text("engine_version", "--engine-version", help="Which version's rules.", panel=_D,
          metavar="VERSION"),
@@ -132,6 +149,38 @@ DEPLOYMENT: OptionGroup = (
          panel=_D, metavar="N"),
     text("gpu", "--gpu", help="The card, for engines whose rules depend on it.", panel=_D,
          metavar="NAME"),
+)  # fmt: skip
+
+ENGINE: OptionGroup = (
+    text("max_num_batched_tokens", "--max-num-batched-tokens", panel=_E, metavar="TOKENS",
+         help="Tokens of one step; the card's default otherwise."),
+    text("max_num_seqs", "--max-num-seqs", panel=_E, metavar="N",
+         help="Sequences of one step; the card's default otherwise."),
+    switch("enable_prefix_caching", "enable-prefix-caching", panel=_E,
+           help="Whether requests share blocks of a common beginning."),
+    switch("async_scheduling", "async-scheduling", panel=_E,
+           help="Whether a step is scheduled while another runs."),
+    switch("disable_hybrid_kv_cache_manager", "disable-hybrid-kv-cache-manager", panel=_E,
+           help="Whether windows are given blocks for every token."),
+    text("num_gpu_blocks_override", "--num-gpu-blocks-override", panel=_E, metavar="N",
+         help="Blocks of the pool, whatever the memory."),
+    text("attention_backend", "--attention-backend", panel=_E, metavar="NAME",
+         help="Attention kernels, instead of the engine's choice."),
+    text("mamba_cache_dtype", "--mamba-cache-dtype", panel=_E, metavar="DTYPE",
+         help="Dtype of convolution states; the model's otherwise."),
+    text("mamba_ssm_cache_dtype", "--mamba-ssm-cache-dtype", panel=_E, metavar="DTYPE",
+         help="Dtype of recurrent states; the model's or the config's otherwise."),
+    text("speculative_method", "--speculative-method", panel=_E, metavar="NAME",
+         help="How tokens are proposed: mtp, ngram, eagle, eagle3 or draft_model."),
+    text("num_speculative_tokens", "--num-speculative-tokens", panel=_E, metavar="N",
+         help="Tokens proposed ahead."),
+    text("draft_model", "--draft-model", panel=_E, metavar="MODEL",
+         help="The model that proposes them: a preset, config.json, folder or hf:ORG/NAME."),
+)  # fmt: skip
+
+KV_MEMORY: OptionGroup = (
+    text("kv_memory", "--kv-memory", "--kv-cache-memory-bytes", metavar="SIZE", panel=_D,
+         help="Cache of each rank: what the engine makes of it."),
 )  # fmt: skip
 
 _SETTINGS_INFO = typer.Option(

@@ -7,6 +7,7 @@ import typer
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
     DEPLOYMENT,
+    ENGINE,
     EXPLAIN,
     MODEL,
     OUTPUT,
@@ -40,6 +41,7 @@ def add(app: typer.Typer) -> None:
         run,
         MODEL,
         DEPLOYMENT,
+        ENGINE,
         _LENGTHS,
         OUTPUT,
         EXPLAIN,

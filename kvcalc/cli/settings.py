@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-__all__ = ["PLACES", "SETTINGS", "load_settings"]
+__all__ = ["PLACES", "SETTINGS", "SWITCHES", "load_settings"]
 
 _DEFAULT_FILE = "kvcalc.yaml"
 
@@ -24,6 +24,18 @@ SETTINGS = {
     "data_parallel_size": "dp",
     "decode_context_parallel_size": "dcp",
     "gpu": "gpu",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "max_num_seqs": "max_num_seqs",
+    "enable_prefix_caching": "enable_prefix_caching",
+    "async_scheduling": "async_scheduling",
+    "disable_hybrid_kv_cache_manager": "disable_hybrid_kv_cache_manager",
+    "num_gpu_blocks_override": "num_gpu_blocks_override",
+    "attention_backend": "attention_backend",
+    "mamba_cache_dtype": "mamba_cache_dtype",
+    "mamba_ssm_cache_dtype": "mamba_ssm_cache_dtype",
+    "speculative_method": "speculative_method",
+    "num_speculative_tokens": "num_speculative_tokens",
+    "draft_model": "draft_model",
     "kv_memory": "kv_memory",
     "kv_cache_memory_bytes": "kv_memory",
     "lengths": "lengths",
@@ -43,6 +55,9 @@ SETTINGS = {
 
 _REPEATABLE = {"preset", "block", "kv_cache_dtype"}
 _LISTS = {*_REPEATABLE, "lengths"}
+
+SWITCHES = ("enable_prefix_caching", "async_scheduling", "disable_hybrid_kv_cache_manager")
+"""Options that are on or off."""
 
 PLACES = "kvcalc.settings"
 """Key of the parsing context under which the places of settings are kept."""
@@ -100,6 +115,8 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, str]]:
         name = SETTINGS[key]
         if name in defaults:
             raise InputError(f"{key} is set twice", where=where, hint="leave out one of them")
+        if isinstance(given, bool) and name in SWITCHES:
+            given = str(given).lower()
         values = given if isinstance(given, list) else [given]
         if not values or any(isinstance(v, (dict, list, bool)) or v is None for v in values):
             raise InputError(

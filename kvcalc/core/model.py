@@ -92,8 +92,8 @@ class ModelSpec(Value, frozen=True, kw_only=True):
         kv_cache_dtype: what the checkpoint asks `auto` to be, where it is not the model dtype.
         num_attention_heads: query heads of a layer where they are known; they bound how engines
             split a model.
-        encoder_divisor: what a tensor-parallel size must divide for the model's vision encoder, where
-            one is split with it (heads and channels: their greatest common divisor).
+        encoder_divisor: what a tensor-parallel size must divide for a vision encoder that is split
+            with the model (heads and channels: their greatest common divisor).
         traits: what decides which kernels can serve the model, apart from its rows.
         notes: what a reader of the numbers should know of this model.
     """

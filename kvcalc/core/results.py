@@ -23,11 +23,15 @@ __all__ = [
     "LayerSpan",
     "PagedRequest",
     "PerToken",
+    "PlanGroup",
+    "PlanRank",
+    "PlanSummary",
     "PresetDetail",
     "PresetSummary",
     "RankTotals",
     "SequenceSize",
     "SequencesOfMax",
+    "StartUp",
     "Totals",
     "WasteBytes",
     "WorkloadSummary",
@@ -368,3 +372,100 @@ class Fragmentation(Value, frozen=True, kw_only=True):
     sequences_of_max: SequencesOfMax
     verdict: str
     explain: tuple[str, ...] = ()
+
+
+class PlanGroup(Value, frozen=True, kw_only=True):
+    """Layers that hand out units by one rule, on the binding rank.
+
+    Attributes:
+        pool: the pool of units that it draws on.
+        layers: layers of the model in it, on this rank.
+        block_size: tokens of a sequence that a unit stands for; None where it stands for none.
+        keeps: which tokens a unit is held for, in words.
+        group_bytes: bytes of one unit of these layers; the pool's unit is as wide as the widest
+            group's.
+        content_bytes: the same without widened pages.
+        units_held: units that a sequence of the maximum holds once it is there.
+        units_needed: units that admission reserves for it.
+    """
+
+    pool: str
+    name: str
+    layers: int
+    block_size: int | None
+    keeps: str
+    group_bytes: int
+    content_bytes: int
+    units_held: int
+    units_needed: int
+
+
+class PlanRank(Value, frozen=True, kw_only=True):
+    """A pipeline stage: its GPUs, and bytes of a block over all its layers."""
+
+    name: str
+    num_gpus: int
+    block_bytes: int | None
+    needed_bytes: int
+
+
+class StartUp(Value, frozen=True, kw_only=True):
+    """What the engine makes of a cache of `kv_cache_bytes` on each rank (None: settings fix it).
+
+    Attributes:
+        num_blocks: blocks that it makes, those that no sequence can have included.
+        kv_cache_tokens: the figure that it logs.
+        max_concurrency: sequences of the maximum at once, as it logs them.
+        max_sequences: whole sequences of the maximum that really fit.
+        fits: it starts.
+        max_model_len_that_fits: the longest length with which it would.
+        overhead_bytes: bytes that no sequence can use.
+        log: the lines that it prints, or its refusal; empty for an engine that prints none.
+    """
+
+    kv_cache_bytes: int | None
+    num_blocks: int | None
+    kv_cache_tokens: int
+    max_concurrency: float
+    max_sequences: int
+    fits: bool
+    needed_bytes: int
+    max_model_len_that_fits: int
+    overhead_bytes: int
+    log: tuple[str, ...] = ()
+
+
+class PlanSummary(Value, frozen=True, kw_only=True):
+    """What an engine allocates and holds for a model, and why.
+
+    Attributes:
+        reuse_tokens: a shared prefix is reused in whole multiples of so many tokens.
+        needed_bytes: what admission reserves for one sequence of the maximum (binding rank).
+        request: the same taken apart: needed = used + wastes.
+        start_up: with a cache of a given size.
+        notes: a line for every rule that moved a number.
+        unsupported: what is not modelled, with the size of the difference where it is known.
+        convention: what the rules take for granted.
+        source: engine, version, files and symbols that they follow.
+    """
+
+    model: str
+    engine: str
+    engine_version: str | None
+    kv_cache_dtype: str
+    num_gpus: int
+    block_size: int | None
+    block_bytes: int | None
+    max_model_len: int
+    bytes_per_token: int | None
+    reuse_tokens: int | None
+    units_needed: int
+    needed_bytes: int
+    request: Totals
+    groups: tuple[PlanGroup, ...]
+    ranks: tuple[PlanRank, ...]
+    start_up: StartUp | None
+    notes: tuple[str, ...]
+    unsupported: tuple[str, ...]
+    convention: tuple[str, ...]
+    source: str

@@ -10,7 +10,7 @@ from kvcalc.core.errors import UnknownNameError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 
-__all__ = ["ENGINES", "NOT_YET", "Engine", "known", "plan"]
+__all__ = ["ENGINES", "NOT_YET", "Engine", "known", "plan", "start_up_log"]
 
 ENGINES = {"none": "kvcalc.engines.none", "vllm": "kvcalc.engines.vllm"}
 """Engine name -> the module that plans for it; imported when it is asked for."""
@@ -53,3 +53,14 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """
     engine: Engine = import_module(ENGINES[known(deployment.engine)])
     return engine.plan(model, deployment)
+
+
+def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]:
+    """Return what the plan's engine prints about a cache of so many bytes on each rank.
+
+    The lines of its log, or its refusal; nothing for an engine that prints none. None stands for a
+    cache that the settings fix.
+    """
+    module = import_module(ENGINES[known(plan.engine)])
+    told = getattr(module, "start_up_log", None)
+    return told(plan, kv_cache_bytes) if told is not None else ()

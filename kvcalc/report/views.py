@@ -14,9 +14,12 @@ from kvcalc.core.results import (
     LayerMap,
     LayerSpan,
     PerToken,
+    PlanGroup,
+    PlanSummary,
     PresetDetail,
     PresetSummary,
     SequenceSize,
+    StartUp,
 )
 from kvcalc.core.units import (
     UnitSystem,
@@ -51,6 +54,8 @@ def view(results: Sequence[object], units: UnitSystem) -> list[Block]:
         return _per_token([r for r in results if isinstance(r, PerToken)], size)
     if isinstance(first, Comparison):
         return _comparisons([r for r in results if isinstance(r, Comparison)], size)
+    if isinstance(first, PlanSummary):
+        return [b for r in results if isinstance(r, PlanSummary) for b in _plan(r, size)]
     if isinstance(first, Fragmentation):
         return [b for r in results if isinstance(r, Fragmentation) for b in _fragmentation(r, size)]
     if isinstance(first, LayerMap):
@@ -297,6 +302,103 @@ def _bounds(group: Sequence[Comparison], size: _Size) -> Text:
             f" paged against {format_count(one.concurrency.contiguous)} ({' / '.join(gains)})"
         )
     return Text(tuple(lines))
+
+
+# --------------------------------------------------------------------- plan
+
+
+def _plan(result: PlanSummary, size: _Size) -> list[Block]:
+    version = f" {result.engine_version}" if result.engine_version else ""
+    heading = (
+        f"{result.model}, {result.kv_cache_dtype}, engine {result.engine}{version}:"
+        f" maximum {format_count(result.max_model_len)} tokens"
+    )
+    blocks: list[Block] = [Heading(heading), _plan_groups(result.groups)]
+    request = result.request
+    rows = [
+        (f"one request of {format_count(result.max_model_len)}", _exact(result.needed_bytes, size)),
+        ("  used", _exact(request.used_bytes, size)),
+    ]
+    for name in WASTE_NAMES:
+        part = getattr(request.waste, f"{name}_bytes")
+        if part:
+            rows.append(("  " + name.replace("_", " "), _exact(part, size)))
+    rows.append(("  wasted", format_ratio(request.waste_ratio)))
+    if result.block_bytes is not None:
+        rows.insert(0, ("bytes a block", _exact(result.block_bytes, size)))
+    if result.reuse_tokens is not None:
+        label = format_number_of(result.reuse_tokens, "token")
+        rows.append(("a shared prefix is reused in multiples of", label))
+    if len(result.ranks) > 1:
+        rows.extend(
+            (
+                f"{r.name}, bytes a block",
+                "-" if r.block_bytes is None else _exact(r.block_bytes, size),
+            )
+            for r in result.ranks
+        )
+    blocks.append(Grid(("", ""), tuple(rows)))
+    if result.start_up is not None:
+        blocks.extend(_started(result.start_up, result.max_model_len, size))
+    said = [*result.notes, *(f"not modelled: {line}" for line in result.unsupported)]
+    blocks.append(Heading("why"))
+    blocks.append(Text(tuple(said) + tuple(f"assumed: {line}" for line in result.convention)))
+    blocks.append(Text((f"rules: {result.source}",)))
+    return blocks
+
+
+def _plan_groups(groups: Sequence[PlanGroup]) -> Grid:
+    """Show equal groups in one row; only their number tells them apart."""
+    alike: dict[tuple[object, ...], list[PlanGroup]] = {}
+    for group in groups:
+        key = (_unnumbered(group.name), group.layers, group.keeps, group.block_size)
+        alike.setdefault((*key, group.group_bytes, group.units_needed), []).append(group)
+    rows: list[tuple[str, ...]] = []
+    for same in alike.values():
+        group, count = same[0], len(same)
+        number = group.layers or 1
+        each = f"{count} x " if count > 1 else ""
+        rows.append(
+            (
+                _unnumbered(group.name),
+                f"{each}{group.layers}",
+                group.keeps,
+                _maybe(group.block_size),
+                format_count(group.group_bytes // number),
+                f"{each}{format_count(group.units_needed)}",
+            )
+        )
+    total = format_count(sum(group.units_needed for group in groups))
+    rows.append(("a request", "", "", "", "", total))
+    columns = ("group", "layers", "keeps", "block", "page", "blocks")
+    return Grid(columns, tuple(rows), text_columns=frozenset({2}))
+
+
+def _unnumbered(name: str) -> str:
+    """Take the number from a name such as `state (2)`."""
+    base, bracket, _ = name.partition(" (")
+    return base if bracket else name
+
+
+def _started(start: StartUp, longest: int, size: _Size) -> list[Block]:
+    memory = "the settings" if start.kv_cache_bytes is None else size(start.kv_cache_bytes)
+    rows = [
+        ("blocks", _maybe(start.num_blocks)),
+        ("tokens", format_count(start.kv_cache_tokens)),
+        (f"sequences of {format_count(longest)}", f"{start.max_concurrency:.2f} x"),
+        ("  whole ones", format_count(start.max_sequences)),
+        ("not for sequences", _exact(start.overhead_bytes, size)),
+    ]
+    if not start.fits:
+        rows.append(("longest that fits", format_number_of(start.max_model_len_that_fits, "token")))
+    verdict = "starts" if start.fits else "does not start"
+    blocks: list[Block] = [
+        Heading(f"with {memory} for the cache it {verdict}"),
+        Grid(("", ""), tuple(rows)),
+    ]
+    if start.log:
+        blocks.append(Code(start.log))
+    return blocks
 
 
 # --------------------------------------------------------------------- frag

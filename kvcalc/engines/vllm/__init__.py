@@ -22,8 +22,9 @@ from kvcalc.engines.vllm.grouping import Grouping, group_layers
 from kvcalc.engines.vllm.layers import Layers, describe
 from kvcalc.engines.vllm.notes import convention, explain
 from kvcalc.engines.vllm.settings import Settings, resolve
+from kvcalc.engines.vllm.start_up import start_up_log
 
-__all__ = ["plan"]
+__all__ = ["plan", "start_up_log"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:

@@ -40,7 +40,7 @@ def ranks_of(grouping: Grouping, num_hidden_layers: int, settings: Settings) -> 
             for name, members in zip(names, grouping.groups, strict=True)
         )
         widest = max((group.unit_bytes for group in groups), default=0)
-        pools = ()
+        pools: tuple[Pool, ...] = ()
         if widest:
             pools = (
                 Pool(

@@ -23,13 +23,12 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv, format_count
 from kvcalc.engines.vllm import deepseek_v4
 from kvcalc.engines.vllm.backends import (
-    Backend,
-    Query,
     choose,
     indexer_backend,
     kernels_of,
     preferred_block,
 )
+from kvcalc.engines.vllm.kernels import Backend, Query
 from kvcalc.engines.vllm.settings import DEFAULT_BLOCK_SIZE, Settings
 from kvcalc.engines.vllm.specs import Spec
 from kvcalc.engines.vllm.states import State, checkpoint_alignment, state_of

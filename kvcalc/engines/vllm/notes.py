@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from kvcalc.core.model import ModelSpec
+from collections.abc import Iterator
+
+from kvcalc.core.model import ModelSpec, stage_sizes
 from kvcalc.core.plan import Rank
+from kvcalc.core.rules import Window
+from kvcalc.core.units import format_count, format_number_of, format_ratio
 from kvcalc.engines.vllm.grouping import Grouping
-from kvcalc.engines.vllm.layers import Layers
-from kvcalc.engines.vllm.settings import Settings
+from kvcalc.engines.vllm.layers import Layers, Placed
+from kvcalc.engines.vllm.settings import DEFAULT_BLOCK_SIZE, Settings
 
 __all__ = ["convention", "explain"]
 
@@ -18,12 +22,197 @@ def explain(
     ranks: tuple[Rank, ...],
     settings: Settings,
 ) -> list[str]:
-    """Return the notes of a plan."""
-    del model, layers, grouping, ranks, settings
-    return []
+    """Return the notes of a plan.
+
+    Args:
+        model: as vLLM runs it, draft layers apart.
+        layers: its specs.
+        grouping: its groups.
+        ranks: its pools.
+        settings: as resolved.
+    """
+    return [
+        *_dtype(layers, settings),
+        *_block(layers, settings),
+        *_states(layers, settings),
+        *_windows(grouping, settings),
+        *_groups(grouping, ranks),
+        *_speculation(settings),
+        *_split(model, layers, ranks, settings),
+        *_encoder(layers, settings),
+    ]
+
+
+def _dtype(layers: Layers, settings: Settings) -> Iterator[str]:
+    if layers.kv_dtype == settings.kv_dtype:
+        return
+    backend = next((name for name in layers.backends if "SPARSE" in name), layers.backends[0])
+    if layers.kv_dtype == "fp8_ds_mla":
+        yield f"the cache is kept as fp8_ds_mla, the layout of {backend}"
+
+
+def _block(layers: Layers, settings: Settings) -> Iterator[str]:
+    start = settings.block_size or DEFAULT_BLOCK_SIZE
+    block = layers.block_size
+    state = layers.state_page
+    pages = [p.spec for p in layers.placed if p.spec.kind in ("full", "mla")]
+    if state is not None and pages and block != start:
+        step = (
+            f", in steps of {layers.state_alignment} where FlashInfer's kernels leave checkpoints"
+            if layers.state_alignment > 1
+            else ""
+        )
+        yield (
+            f"attention block raised from {start} to {format_count(block)} tokens so that its page"
+            f" of one layer ({format_count(pages[0].page)} B) covers one state"
+            f" ({format_count(state)} B){step}"
+        )
+    elif block != start and settings.block_size is None:
+        yield f"blocks of {block} tokens: {' and '.join(layers.backends)} read no smaller ones"
+
+
+def _states(layers: Layers, settings: Settings) -> Iterator[str]:
+    states = [p for p in layers.placed if p.spec.kind == "state"]
+    if not states:
+        return
+    for spec in dict.fromkeys(p.spec for p in states):
+        padding = spec.page - spec.entry
+        if padding:
+            yield (
+                f"a state's page is widened from {format_count(spec.entry)} to"
+                f" {format_count(spec.page)} B, the attention page ({format_ratio(padding / spec.page)}"
+                " of it is padding)"
+            )
+    slots = max(p.spec.slots for p in states)
+    why = ["the running one"]
+    if settings.prefix_caching:
+        why.append("the last one at a block's end, as prefixes are cached")
+        if slots > 2 + settings.proposed:
+            why.append("one for a checkpoint inside a prefill")
+    if settings.proposed:
+        why.append(f"{settings.proposed} for proposed tokens")
+    blocks = f"{format_number_of(slots, 'block')} a request in every group of state layers"
+    yield f"{blocks}: {', '.join(why)}"
+    if settings.prefix_caching:
+        left = format_number_of(1 + settings.proposed, "block")
+        yield f"without prefix caching (--no-enable-prefix-caching) it would be {left}"
+
+
+def _windows(grouping: Grouping, settings: Settings) -> Iterator[str]:
+    limits: dict[tuple[str, int, int], None] = {}
+    for members in grouping.groups:
+        spec = members[0].spec
+        if spec.keeps_all:
+            yield (
+                f"layers with a {'chunk' if spec.kind == 'chunk' else 'window'} of"
+                f" {format_count(spec.limit)} tokens are given blocks for every token"
+                + (" (pages cannot be made equal)" if grouping.fallback else "")
+            )
+        elif spec.kind in ("window", "chunk"):
+            limits[spec.kind, spec.limit, spec.block] = None
+    flight = settings.in_flight_tokens
+    for kind, limit, _ in limits:
+        room = limit + flight - (1 if kind == "window" else 0)
+        if room >= settings.max_model_len:
+            saves = f"at {format_count(settings.max_model_len)} tokens that saves nothing"
+        else:
+            saves = f"no more than {format_count(room)} tokens' blocks"
+        yield (
+            f"a {kind} of {format_count(limit)} keeps room for {format_count(flight)} tokens in"
+            f" flight beside it ({settings.rules.flight_told(settings)}): {saves}"
+        )
+
+
+def _groups(grouping: Grouping, ranks: tuple[Rank, ...]) -> Iterator[str]:
+    number = len(grouping.groups)
+    if number == 1:
+        return
+    if grouping.group_size is not None:
+        yield (
+            f"{number} groups of {grouping.group_size} layers share block ids: a request takes its"
+            " own blocks for each of them"
+        )
+    else:
+        yield f"{number} groups of several page sizes share block ids, each as wide as the widest"
+    if grouping.padding_layers:
+        places = number * (grouping.group_size or 0)
+        share = grouping.padding_layers / places
+        yield (
+            f"{grouping.padding_layers} of {places} places for layers are empty"
+            f" ({format_ratio(share)} of the pool)"
+        )
+    blocks = {members[0].spec.block for members in grouping.groups if not _is_state(members)}
+    if len(blocks) > 1 and grouping.group_size is not None:
+        told = ", ".join(format_count(block) for block in sorted(blocks))
+        yield f"blocks of {told} tokens make the pages of all layers equal"
+    if grouping.padded:
+        yield "pages of some attention layers are widened to the largest"
+    del ranks
+
+
+def _is_state(members: list[Placed]) -> bool:
+    return members[0].spec.kind == "state"
+
+
+def _speculation(settings: Settings) -> Iterator[str]:
+    spec = settings.speculation
+    if spec is None:
+        return
+    count = sum(run.count for run in spec.layers)
+    if count:
+        yield f"{format_number_of(count, 'draft layer')} are kept too ({spec.method})"
+    if spec.lookahead:
+        yield (
+            f"a running request holds {format_number_of(spec.lookahead, 'slot')} beyond its tokens"
+            " for those proposed; admission does not count them"
+        )
+
+
+def _split(
+    model: ModelSpec, layers: Layers, ranks: tuple[Rank, ...], settings: Settings
+) -> Iterator[str]:
+    tp, dcp = settings.tp, settings.dcp
+    replicas = {cache.replicas(tp) for _, cache in model.caches() if cache.rows()}
+    copies = max(replicas, default=1) // dcp
+    if copies > 1:
+        part = " in part of the layers" if len(replicas) > 1 else ""
+        yield f"{copies} of {tp} tensor-parallel ranks keep the same rows{part}"
+    if dcp > 1:
+        yield (
+            f"{dcp} ranks share a sequence's tokens: a block of {format_count(layers.block_size)}"
+            f" spans {format_count(layers.block_size * dcp)} of them"
+        )
+    if len(ranks) > 1:
+        sizes = stage_sizes(model.num_hidden_layers, settings.pp)
+        widths = [format_count(rank.pools[0].unit_bytes) if rank.pools else "0" for rank in ranks]
+        yield (
+            f"stages of {' + '.join(map(str, sizes))} layers have blocks of {' / '.join(widths)} B;"
+            " the widest decides how many there are, and the others leave memory unused"
+        )
+    if settings.num_gpu_blocks_override is not None:
+        yield (
+            f"num_gpu_blocks_override: {format_count(settings.num_gpu_blocks_override)} blocks,"
+            " whatever memory there is"
+        )
+
+
+def _encoder(layers: Layers, settings: Settings) -> Iterator[str]:
+    if any(p.spec.kind == "cross" for p in layers.placed):
+        yield (
+            f"cross-attention layers are given blocks for {format_count(settings.max_num_batched_tokens)}"
+            " tokens, the largest step, whatever the encoder's own length"
+        )
 
 
 def convention(settings: Settings) -> tuple[str, ...]:
     """Return what the plan takes for granted."""
-    del settings
-    return ()
+    kernels = (
+        "FlashAttention, FlashInfer, FlashMLA and DeepGEMM are installed, as in vLLM's images."
+    )
+    null = "Block 0 is the null block: it is logged and allocated, and never handed out."
+    return (
+        f"{format_count(settings.max_num_batched_tokens)} tokens and"
+        f" {format_count(settings.max_num_seqs)} sequences a step on {settings.card.name}.",
+        kernels,
+        null,
+    )

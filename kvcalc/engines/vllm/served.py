@@ -1,7 +1,7 @@
 """Which architectures vLLM serves, and which of them over pipeline stages.
 
-vLLM 0.33 model_executor/models/registry.py: _PREVIOUSLY_SUPPORTED_MODELS and each class's SupportsPP
-interface; what is in neither list and was refused when it was asked for is in NEVER.
+vLLM 0.33 model_executor/models/registry.py: _PREVIOUSLY_SUPPORTED_MODELS, and the SupportsPP interface
+of each class; what was refused when it was asked for, and is not in that list, never was served.
 """
 
 from __future__ import annotations

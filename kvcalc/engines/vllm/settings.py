@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvcalc.core.attention import CrossAttention
+from kvcalc.core.attention import CrossAttention, FullAttention, SlidingWindow
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.dtypes import cache_dtype
 from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
@@ -177,7 +177,7 @@ def resolve(
     if length is None:
         length = _DEFAULT_MAX_MODEL_LEN
         notes.append(f"the model names no maximum: {format_count(length)} tokens are taken")
-    tokens, seqs = _batch(model, deployment, card, length, notes)
+    tokens, seqs = _batch(model, deployment, card, length)
     pooling = (model.architecture or "").endswith(_POOLING)
     overlap = deployment.async_scheduling
     if overlap is None:
@@ -306,36 +306,40 @@ _MTP_METHODS = ("deepseek_mtp", "qwen3_next_mtp", "mimo_mtp", "glm4_moe_mtp", "l
 
 def _speculation(model: ModelSpec, deployment: Deployment) -> Speculation | None:
     method, tokens = deployment.speculative_method, deployment.num_speculative_tokens
-    if method is None and tokens is None and deployment.draft_model is None:
+    draft = deployment.draft_model
+    if method is None and tokens is None and draft is None:
         return None
     if tokens is None:
         raise InvalidValueError(
             "speculation without a number of tokens", hint="give num_speculative_tokens"
         )
-    if method is None:
-        method = "draft_model" if deployment.draft_model else "mtp"
+    method = method or ("mtp" if draft is None else "draft_model")
     method = "mtp" if method in _MTP_METHODS else method
     if method not in _METHODS:
         raise UnknownNameError("speculative method", method, [*_METHODS, *_MTP_METHODS])
+    return Speculation(method, tokens, _drafting(model, method, draft))
+
+
+def _drafting(model: ModelSpec, method: str, draft: str | ModelSpec | None) -> tuple[LayerRun, ...]:
+    """Return the layers that propose tokens."""
+    if method == "ngram":
+        return ()
     if method == "mtp":
         if not model.draft_layers:
             raise UnsupportedError(
                 f"{model.name} has no multi-token-prediction layers",
                 hint="choose ngram, eagle or a draft model",
             )
-        return Speculation("mtp", tokens, model.draft_layers)
-    if method == "ngram":
-        return Speculation("ngram", tokens)
-    draft = deployment.draft_model
+        return model.draft_layers
     if isinstance(draft, ModelSpec):
-        return Speculation(method, tokens, draft.layers)
+        return draft.layers
     if draft is not None:
         raise InvalidValueError(
             f"draft_model {draft!r:.40} is a name where the model itself is wanted",
             hint="call kvcalc.plan, which looks the name up",
         )
     if method in ("eagle", "eagle3"):
-        return Speculation(method, tokens, (_eagle_head(model),))
+        return (_eagle_head(model),)
     raise UnsupportedError(
         "the draft model is not named",
         hint="name it: --draft-model NAME, or Deployment.draft_model",
@@ -345,13 +349,8 @@ def _speculation(model: ModelSpec, deployment: Deployment) -> Speculation | None
 def _eagle_head(model: ModelSpec) -> LayerRun:
     """Return the one full-attention layer of an EAGLE head that is shaped as its target."""
     for _, cache in model.caches():
-        if cache.kind in ("full_attention", "sliding_window"):
-            from kvcalc.core.attention import FullAttention
-
-            full = FullAttention(
-                num_kv_heads=cache.num_kv_heads,  # type: ignore[union-attr]  # of both kinds
-                head_dim=cache.head_dim,  # type: ignore[union-attr]
-            )
+        if isinstance(cache, (FullAttention, SlidingWindow)):
+            full = FullAttention(num_kv_heads=cache.num_kv_heads, head_dim=cache.head_dim)
             return LayerRun(count=1, caches=(full,))
     raise UnsupportedError(
         "an EAGLE head's shape cannot be told from this model",
@@ -359,9 +358,7 @@ def _eagle_head(model: ModelSpec) -> LayerRun:
     )
 
 
-def _batch(
-    model: ModelSpec, deployment: Deployment, card: Card, length: int, notes: list[str]
-) -> tuple[int, int]:
+def _batch(model: ModelSpec, deployment: Deployment, card: Card, length: int) -> tuple[int, int]:
     """Return tokens and sequences of a step.
 
     engine/arg_utils.py, _set_default_max_num_seqs_and_batched_tokens_args.
@@ -378,7 +375,6 @@ def _batch(
         tokens = min(seqs * length, tokens)
     if deployment.max_num_seqs is None:
         seqs = min(seqs, tokens)
-    del notes
     return tokens, seqs
 
 

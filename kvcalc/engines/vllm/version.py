@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvcalc.core.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from kvcalc.engines.vllm.settings import Settings
 
 __all__ = ["NEWEST", "Release", "Rules", "release", "rules_of"]
 
@@ -49,7 +52,7 @@ def release(text: str | None) -> Release:
             f"{text!r:.40} is no vLLM version", hint=f"give one such as {NEWEST}"
         )
     found = Release(int(match[1]), int(match[2]), int(match[3] or 0))
-    if not OLDEST <= found or found.line > NEWEST.line:
+    if found < OLDEST or found.line > NEWEST.line:
         raise UnsupportedError(
             f"vLLM {found} is not known: {OLDEST} to {NEWEST} are",
             hint=f"give a version of that range, such as {NEWEST}",
@@ -66,6 +69,7 @@ class Rules(NamedTuple):
         async_scheduling: on unless it is turned off.
         caches_hybrid_prefixes: hybrids cache prefixes unless told otherwise.
         mla_hybrid_alignment: blocks of MLA hybrids are multiples of 128 tokens.
+        one_capacity_line: tokens and concurrency are logged in one line.
         mamba2_checkpoint, gdn_checkpoint: such layers keep a block for a checkpoint in a prefill.
     """
 
@@ -76,10 +80,18 @@ class Rules(NamedTuple):
     mla_hybrid_alignment: bool = True
     mamba2_checkpoint: bool = True
     gdn_checkpoint: bool = True
+    one_capacity_line: bool = True
 
     def batches(self, pp: int, overlap: bool) -> int:
         """Steps in flight at once: config/vllm.py, max_concurrent_batches."""
         return pp + 1 if overlap else pp
+
+    def flight_told(self, settings: Settings) -> str:
+        """Say where the tokens in flight come from."""
+        steps = settings.in_flight_tokens // settings.max_num_batched_tokens
+        if steps == 1:
+            return "max_num_batched_tokens"
+        return f"{steps} steps of max_num_batched_tokens"
 
     def group_size(self, counts: list[int], windows: list[bool]) -> int:
         """Layers a group, where layers of several kinds share block ids."""

@@ -1,24 +1,25 @@
-"""Rows of the vLLM oracle: the deployment that each asks about, and what kvcalc answers."""
+"""Questions that the vLLM oracle was asked, and how kvcalc's answers differ from its own."""
 
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kvcalc.core.capacity import longest, pool_units
+from kvcalc.core.capacity import longest
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
+from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import CachePlan, Rank
+from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
-from kvcalc.models.hf_config import read_config
 
-SHARED = Path(__file__).parents[4] / "shared"
+__all__ = ["card", "differences", "model", "planned", "question", "rows"]
+
+HERE = Path(__file__).parent
 
 _CARDS = {
     "h100": ("h100-80gb", 85_520_809_984, "9.0"),
@@ -39,28 +40,36 @@ def card(name: str) -> GpuSpec:
 
 
 @cache
-def config_text(model: str) -> str:
-    """Return a config of the corpus."""
-    for folder in ("configs", "reconstructed"):
-        path = SHARED / "corpus" / folder / f"{model}.json"
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    raise FileNotFoundError(model)
+def _models() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((HERE / "models.json").read_text(encoding="utf-8"))
+    return loaded
 
 
 @cache
-def model(name: str, patch: str = "{}", keep_quantization: bool = False) -> ModelSpec:
-    """Return kvcalc's reading of a config; `patch` lays keys over it, null removes one."""
-    values = json.loads(config_text(name))
-    for key, value in json.loads(patch).items():
-        values[key] = value
-        if value is None:
-            del values[key]
-    if not keep_quantization:
-        for part in (values, *(v for v in values.values() if isinstance(v, dict))):
-            part.pop("quantization_config", None)
-            part.pop("compression_config", None)
-    return read_config(values, f"{name}.json", name)
+def model(key: str) -> ModelSpec:
+    """Return a model that the oracle was asked about."""
+    told = dict(_models()[key])
+    caches = [msgspec.convert(c, Cache) for c in told.pop("caches")]
+
+    def runs(listed: list[Any]) -> tuple[LayerRun, ...]:
+        return tuple(
+            LayerRun(count=count, caches=tuple(caches[i] for i in kept)) for count, kept in listed
+        )
+
+    layers, drafts = runs(told.pop("layers")), runs(told.pop("drafts", []))
+    told["traits"] = tuple(told.get("traits", ()))
+    count = sum(run.count for run in layers)
+    name = key.split(" ")[0]
+    return ModelSpec(
+        name=name, num_hidden_layers=count, layers=layers, draft_layers=drafts, **told
+    )
+
+
+@cache
+def rows(name: str = "rows.jsonl") -> list[dict[str, Any]]:
+    """Return the questions with their answers."""
+    lines = (HERE / name).read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
 _SETTINGS = {
@@ -68,45 +77,23 @@ _SETTINGS = {
     "pp": "pipeline_parallel_size",
     "dcp": "decode_context_parallel_size",
 }
-_SAME = (
-    "kv_cache_dtype",
-    "block_size",
-    "max_model_len",
-    "enable_prefix_caching",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "async_scheduling",
-    "disable_hybrid_kv_cache_manager",
-    "num_gpu_blocks_override",
-    "dtype",
-    "mamba_cache_dtype",
-    "mamba_ssm_cache_dtype",
-    "attention_backend",
-)
 
 
 def question(row: dict[str, Any]) -> tuple[ModelSpec, Deployment]:
     """Return the model and deployment that a row asks about."""
-    case = row["case"]
-    settings: dict[str, Any] = {
-        ours: case[theirs] for theirs, ours in _SETTINGS.items() if theirs in case
-    }
-    settings |= {name: case[name] for name in _SAME if case.get(name) is not None}
-    speculation = case.get("speculative_config")
-    if speculation:
-        settings["speculative_method"] = speculation["method"]
-        settings["num_speculative_tokens"] = speculation["num_speculative_tokens"]
-    if "draft_config" in case:
-        settings["draft_model"] = read_config(case["draft_config"], "draft_config", "draft")
-    spec = model(
-        row["model"],
-        json.dumps(case.get("config_patch", {})),
-        bool(case.get("keep_quantization_config")),
-    )
-    deployment = Deployment(
-        engine="vllm", engine_version=row.get("vllm_version"), gpu=card(row["gpu"]), **settings
-    )
-    return spec, deployment
+    settings: dict[str, Any] = {}
+    for name, value in row["case"].items():
+        if name == "speculative_config":
+            settings["speculative_method"] = value["method"]
+            settings["num_speculative_tokens"] = value["num_speculative_tokens"]
+        elif name == "draft_model":
+            settings[name] = model(value)
+        elif name != "mamba_cache_mode":  # ignored by the engine
+            settings[_SETTINGS.get(name, name)] = value
+    release = row["version"]
+    gpu = card(row["gpu"])
+    deployment = Deployment(engine="vllm", engine_version=release, gpu=gpu, **settings)
+    return model(row["model"]), deployment
 
 
 def planned(row: dict[str, Any]) -> CachePlan:
@@ -114,8 +101,59 @@ def planned(row: dict[str, Any]) -> CachePlan:
     return plan(*question(row))
 
 
-def whole_model_bytes_per_block(found: CachePlan) -> int:
-    """Return the widest group's bytes over all stages: what the oracle sizes before projection."""
+def differences(row: dict[str, Any]) -> list[str]:
+    """Return what differs between a row's answer and kvcalc's."""
+    refused = "groups" not in row and "needed" not in row
+    try:
+        found = planned(row)
+    except KvcalcError as error:
+        return [] if refused else [f"kvcalc refuses: {error}"]
+    if refused:
+        return [f"kvcalc does not refuse; vLLM: {row['error']}"]
+    said = [*_of_plan(row, found)]
+    for memory, blocks, tokens, concurrency in row.get("answers", []):
+        answer = found.capacity(memory)
+        ours = (answer.num_blocks, answer.kv_cache_tokens, answer.max_concurrency, answer.fits)
+        if ours != (blocks, tokens, concurrency, True):
+            said.append(f"in {memory}: vLLM {blocks, tokens, concurrency}, kvcalc {ours}")
+    for memory, needed, there, length in row.get("refused", []):
+        told = _refusal(found, memory)
+        if told != (needed, there, length):
+            said.append(f"in {memory}: vLLM refuses {needed, there, length}, kvcalc {told}")
+    return said
+
+
+def _of_plan(row: dict[str, Any], found: CachePlan) -> list[str]:
+    said: list[str] = []
+
+    def same(what: str, theirs: Any, ours: Any) -> None:
+        if theirs is not None and theirs != ours:
+            said.append(f"{what}: vLLM {theirs}, kvcalc {ours}")
+
+    first, length = found.ranks[0], row["max_model_len"]
+    n = first.local(length)
+    groups = [
+        [g.block_size, g.layers, g.unit_bytes, g.rule.peak(n)]
+        for pool in first.pools
+        for g in pool.groups
+    ]
+    same("max_model_len", length, found.max_model_len)
+    same("groups", row.get("groups"), sorted(groups))
+    same("bytes of a block", row.get("block"), first.pools[0].unit_bytes)
+    widths = [rank.pools[0].unit_bytes if rank.pools else 0 for rank in found.ranks]
+    same("bytes of the stages' blocks", row.get("stages"), widths)
+    blocks = sum(group[3] for group in groups)
+    same("needed bytes", row.get("needed"), blocks * _whole_model_block(found))
+    same("reuse", row.get("reuse"), found.reuse_tokens)
+    wastes = found.wastes_at_admission(length)
+    parts = wastes.used_bytes + sum(wastes.by_name().values())
+    if not found.bytes_needed(length) == wastes.reserved_bytes == parts:
+        said.append(f"wastes do not add up: {wastes}")
+    return said
+
+
+def _whole_model_block(found: CachePlan) -> int:
+    """Return the widest group's bytes over all stages: the oracle sizes a request before projection."""
     groups: dict[int, int] = {}
     for rank in found.ranks:
         for pool in rank.pools:
@@ -124,118 +162,15 @@ def whole_model_bytes_per_block(found: CachePlan) -> int:
     return max(groups.values())
 
 
-def _group_key(group: dict[str, Any]) -> tuple[int, int, int, int]:
-    width = group["page_size_bytes"]
-    if not group["spec"].startswith("Uniform"):
-        width *= group["num_layers"]
-    return (group["block_size"], group["num_layers"], width, group["blocks_per_max_len_request"])
-
-
-def differences(row: dict[str, Any]) -> list[str]:
-    """Compare a row's answer with kvcalc's; return what differs, an empty list where nothing does."""
-    groups = row.get("groups")
-    try:
-        found = planned(row)
-    except KvcalcError as error:
-        if groups:
-            return [f"refused: {error}"]
-        return []
-    if not groups:
-        return [f"not refused; vLLM: {row['error'][:300]}"]
-    said: list[str] = []
-
-    def same(what: str, theirs: Any, ours: Any) -> None:
-        if theirs != ours:
-            said.append(f"{what}: vLLM {theirs}, kvcalc {ours}")
-
-    length = row["max_model_len"]
-    pp = row.get("pp", 1)
-    sized = "num_blocks" in row
-    same("max_model_len", length, found.max_model_len)
-    first = found.ranks[0]
-    budget = row["available_bytes"]
-    if pp == 1 or sized:
-        ours = sorted(
-            (g.block_size, g.layers, g.unit_bytes, g.rule.peak(first.local(length)))
-            for pool in first.pools
-            for g in pool.groups
-        )
-        same("groups", sorted(map(_group_key, groups)), ours)
-    if sized or pp == 1:
-        same("bytes_per_block", row["bytes_per_block_total"], first.pools[0].unit_bytes)
-    if "bytes_per_block_total_per_pp_rank" in row:
-        same(
-            "bytes_per_block of stages",
-            row["bytes_per_block_total_per_pp_rank"],
-            [r.pools[0].unit_bytes if r.pools else 0 for r in found.ranks],
-        )
-    blocks = sum(g.rule.peak(first.local(length)) for g in first.pools[0].groups)
-    if row.get("needed_bytes_one_request") is not None:
-        same(
-            "needed_bytes",
-            row["needed_bytes_one_request"],
-            blocks * whole_model_bytes_per_block(found),
-        )
-    answer = found.capacity(budget)
-    if sized:
-        same("num_blocks", row["num_blocks"], answer.num_blocks)
-        same("tokens", row["token_capacity"], answer.kv_cache_tokens)
-        same("concurrency", row["max_concurrency"], answer.max_concurrency)
-        if not answer.fits:
-            said.append("vLLM starts, kvcalc says that it does not fit")
-        if row.get("enable_prefix_caching") and "scheduler_block_size" in row:
-            same("reuse", row["scheduler_block_size"], found.reuse_tokens)
-    else:
-        said.extend(refusal_differences(row["error"], found, budget))
-    wastes = found.wastes_at_admission(length)
-    same("wastes of one request", found.bytes_needed(length), wastes.reserved_bytes)
-    return said
-
-
-def refusal_differences(error: str, found: CachePlan, budget: int) -> list[str]:
-    """Compare the engine's refusal: gibibytes needed and there, and the length that would fit."""
-    match = re.search(
-        r"\((\d+)\), \(?([\d.]+) GiB KV cache is needed, .*?memory \(([\d.]+) GiB\)", error
-    )
-    suggested = re.search(r"estimated maximum model length is (\d+)", error)
-    if match is None:
-        return [f"a refusal of another kind: {error[:200]}"]
-    said = []
-    refusing = first_refusing(found, budget)
-    if refusing is None:
-        return [f"vLLM refuses, kvcalc says that it fits: {error[:200]}"]
-    needed, available, length = refusing
-    if (float(match[2]), float(match[3])) != (
-        round(needed / 2**30, 2),
-        round(available / 2**30, 2),
-    ):
-        said.append(f"refusal: vLLM {match[2]} of {match[3]} GiB, kvcalc {needed} of {available}")
-    if (int(suggested[1]) if suggested else 0) != length:
-        said.append(f"suggested length: vLLM {suggested and suggested[1]}, kvcalc {length}")
-    return said
-
-
-def first_refusing(found: CachePlan, budget: int) -> tuple[int, int, int] | None:
-    """Return needed and available bytes and the length that fits of the first rank that refuses."""
+def _refusal(found: CachePlan, memory: int) -> tuple[float, float, int] | None:
+    """Return GiB needed and there and the length that fits, of the first rank that refuses."""
     length = found.max_model_len
     for rank in found.ranks:
-        if rank.pools and not _starts(found, rank, budget, length):
+        fits = longest(found, rank, memory, length)
+        if rank.pools and fits < length:
             pool = rank.pools[0]
-            available = pool.units * pool.unit_bytes if pool.units else budget
+            there = pool.units * pool.unit_bytes if pool.units else memory
             if found.check_spares_reserved:
-                available -= pool.unit_bytes
-            return rank.bytes_needed(length), available, longest(found, rank, budget, length)
+                there -= pool.unit_bytes
+            return (round(rank.bytes_needed(length) / 2**30, 2), round(there / 2**30, 2), fits)
     return None
-
-
-def _starts(found: CachePlan, rank: Rank, budget: int, length: int) -> bool:
-    return longest(found, rank, budget, length) == length
-
-
-def rows(path: Path | None = None) -> list[dict[str, Any]]:
-    """Return the rows of the oracle."""
-    path = path or SHARED / "oracle" / "vllm_results.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-_ = (pool_units, msgspec)

@@ -1,0 +1,52 @@
+"""kvcalc plan: what an engine allocates and holds, and why."""
+
+from __future__ import annotations
+
+import typer
+
+from kvcalc.cli import inputs
+from kvcalc.cli.options import (
+    DEPLOYMENT,
+    ENGINE,
+    KV_MEMORY,
+    MODEL,
+    OUTPUT,
+    register,
+)
+from kvcalc.cli.output import emit
+from kvcalc.cli.values import Values
+from kvcalc.core.plan_summary import summarise
+from kvcalc.engines import start_up_log
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    register(
+        app,
+        "plan",
+        run,
+        MODEL,
+        DEPLOYMENT,
+        ENGINE,
+        KV_MEMORY,
+        OUTPUT,
+        help="What an engine allocates and holds for a model: groups of layers, pages, blocks a"
+        " request, and the reason for every number.",
+        epilog="Example: kvcalc plan qwen3.5-27b --engine vllm --gpu h100-80gb --max 8192"
+        " --kv-memory 15GiB",
+    )
+
+
+def run(values: Values) -> None:
+    """Plan every model under every deployment."""
+    notes: list[str] = []
+    models = inputs.models(values, notes)
+    memory = inputs.size(values, "kv_memory")
+    deployed = inputs.deployments(values, notes)
+    plans = inputs.plans(models, deployed, notes, tell=False)
+    results = []
+    for found in plans:
+        sized = inputs.number(values, "num_gpu_blocks_override") is not None
+        log = start_up_log(found, memory) if sized or memory is not None else ()
+        results.append(summarise(found, kv_cache_bytes=memory, sized=sized, log=log))
+    emit("plan", values, inputs.echo(values, plans), results, notes)
