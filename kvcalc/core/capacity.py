@@ -7,6 +7,7 @@ from fractions import Fraction
 from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.lengths import Lengths, whole_number
 from kvcalc.core.plan import CachePlan, Pool, Rank
+from kvcalc.core.units import cdiv
 from kvcalc.core.values import Value
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "longest",
     "pool_units",
     "requests_that_fit",
+    "start_up_limit",
+    "start_up_need",
 ]
 
 BUDGET_HINT = "give bytes as an int: 10 * 2**30, or int(10e9)"
@@ -124,9 +127,17 @@ def _concurrency(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> Fra
     ratios = [
         Fraction(units, need)
         for pool, units in zip(rank.pools, pool_units(plan, rank, budget), strict=True)
-        if (need := pool.need(rank.local(n)))
+        if (need := _need_as_reported(plan, pool, rank.local(n)))
     ]
     return min(ratios, default=None)
+
+
+def _need_as_reported(plan: CachePlan, pool: Pool, n: int) -> int:
+    """Units of a sequence of n local tokens as the logged concurrency counts them."""
+    if plan.report != "weighted":
+        return pool.need(n)
+    widths = sum(group.rule.peak(n) * group.unit_bytes for group in pool.groups)
+    return cdiv(widths, pool.groups[0].unit_bytes)
 
 
 def _whole_sequences(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> int:
@@ -140,19 +151,39 @@ def _whole_sequences(plan: CachePlan, rank: Rank, budget: int | None, n: int) ->
     return max(0, min(counts, default=0))
 
 
+def start_up_need(plan: CachePlan, rank: Rank, n: int) -> int:
+    """Return the bytes that the engine's start-up check asks of a rank for n tokens."""
+    local = rank.local(n)
+    if plan.check == "layers":
+        return sum(g.rule.peak(local) * g.unit_bytes for g in rank.groups())
+    if plan.check == "first_group":
+        return sum(p.groups[0].rule.peak(local) * p.unit_bytes for p in rank.pools)
+    return sum(p.need(local) * (p.check_unit_bytes or p.unit_bytes) for p in rank.pools)
+
+
+def start_up_limit(plan: CachePlan, rank: Rank, budget: int | None) -> int:
+    """Return the bytes that the engine's start-up check compares with, for plans of one pool."""
+    fixed = [p for p in rank.pools if p.units is not None]
+    if fixed and (plan.check_fixed_units or budget is None):
+        found = sum((p.units or 0) * (p.check_unit_bytes or p.unit_bytes) for p in fixed)
+    else:
+        found = max(0, (budget or 0) - rank.fixed_bytes)
+    if plan.check_spares_reserved:
+        found -= sum(p.reserved_units * p.unit_bytes for p in rank.pools if not p.reserved_is_extra)
+    return found
+
+
 def _starts(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> bool:
     """Whether a sequence of n tokens fits by the engine's own start-up check."""
     if plan.split == "fungible":
         return _whole_sequences(plan, rank, budget, n) >= 1
+    if plan.split == "one_pool":
+        return start_up_need(plan, rank, n) <= start_up_limit(plan, rank, budget)
     return all(
-        pool.need(rank.local(n)) <= units - _spared(plan, pool)
+        pool.need(rank.local(n))
+        <= units - (0 if pool.reserved_is_extra else pool.reserved_units)
         for pool, units in zip(rank.pools, pool_units(plan, rank, budget), strict=True)
     )
-
-
-def _spared(plan: CachePlan, pool: Pool) -> int:
-    """Units of a pool that the start-up check leaves out."""
-    return 0 if pool.reserved_is_extra or not plan.check_spares_reserved else pool.reserved_units
 
 
 def longest(plan: CachePlan, rank: Rank, budget: int | None, high: int) -> int:
@@ -251,7 +282,7 @@ def _logged(
 ) -> tuple[int, float]:
     """Return tokens and concurrency as the engine logs them."""
     times = float(concurrency)
-    if plan.report == "concurrency":
+    if plan.report in ("concurrency", "weighted"):
         # As the engine computes it: a quotient that is no binary fraction can lose a token.
         return int(times * n), times
     if plan.report in ("even_groups", "tokens") and rank.pools:

@@ -94,6 +94,8 @@ class ModelSpec(Value, frozen=True, kw_only=True):
             split a model.
         encoder_divisor: what a tensor-parallel size must divide for a vision encoder that is split
             with the model (heads and channels: their greatest common divisor).
+        mamba_chunk_size: tokens that Mamba layers compute at once; it decides the block size of some
+            engines.
         traits: what decides which kernels can serve the model, apart from its rows.
         notes: what a reader of the numbers should know of this model.
     """
@@ -108,12 +110,18 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     kv_cache_dtype: str | None = None
     num_attention_heads: Positive | None = None
     encoder_divisor: Positive | None = None
+    mamba_chunk_size: Positive | None = None
     traits: tuple[Trait, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_range(self, 1, "num_hidden_layers")
-        known = ("max_position_embeddings", "num_attention_heads", "encoder_divisor")
+        known = (
+            "max_position_embeddings",
+            "num_attention_heads",
+            "encoder_divisor",
+            "mamba_chunk_size",
+        )
         require_range(self, 1, *known, optional=True)
         element_bytes(self.dtype)
         self.resolve("auto")

@@ -23,18 +23,23 @@ from kvcalc.core.waste import Wastes
 if TYPE_CHECKING:
     from kvcalc.core.capacity import Capacity
 
-__all__ = ["CachePlan", "Group", "Pool", "Rank", "Report", "Rows", "Split"]
+__all__ = ["CachePlan", "Check", "Group", "Pool", "Rank", "Report", "Rows", "Split"]
 
 Split = Literal["one_pool", "fungible", "ratio", "fixed"]
 """How a budget becomes units: all of it to one pool; bytes that any pool may take; to pools in a
 ratio of units (`Pool.share`); or not at all, as the settings fix the units."""
 
 
-Report = Literal["exact", "concurrency", "even_groups", "tokens"]
+Report = Literal["exact", "concurrency", "weighted", "even_groups", "tokens"]
 """How an engine turns units into the two figures that it logs: sequences at once times the maximum,
-without rounding on the way (`exact`) or in floating point (`concurrency`); units shared evenly by
-the groups, in tokens of the smallest block (`even_groups`); or all units in tokens, over the
-maximum (`tokens`)."""
+without rounding on the way (`exact`) or in floating point (`concurrency`; `weighted`: a group's
+units count as much as they are wide beside the first's); units shared evenly by the groups, in
+tokens of the smallest block (`even_groups`); or all units in tokens, over the maximum (`tokens`).
+"""
+
+Check = Literal["units", "layers", "first_group"]
+"""What an engine's start-up check asks for a sequence of the maximum: its units; what its layers
+fill, without the places that groups lack; or the units of the first group alone."""
 
 
 class Rows(Value, frozen=True, kw_only=True):
@@ -137,6 +142,8 @@ class Pool(Value, frozen=True, kw_only=True):
         share: units of this pool for every unit of the first one, (numerator, denominator), under
             the `ratio` split.
         rounding: a budget's units are rounded down to a multiple of this under the `ratio` split.
+        check_unit_bytes: bytes of a unit as the start-up check counts them, where that is not
+            unit_bytes.
     """
 
     name: str
@@ -147,6 +154,7 @@ class Pool(Value, frozen=True, kw_only=True):
     reserved_is_extra: bool = False
     share: tuple[NonNegative, Positive] = (1, 1)
     rounding: Positive = 1
+    check_unit_bytes: Positive | None = None
 
     def __post_init__(self) -> None:
         if not self.groups or max(g.unit_bytes for g in self.groups) > self.unit_bytes:
@@ -271,7 +279,10 @@ class CachePlan(Value, frozen=True, kw_only=True):
         max_model_len: the longest sequence; prompt and output together.
         reuse_tokens: a shared prefix is reused in multiples of so many tokens; None where none is.
         report: how units become the figures that the engine logs.
-        check_spares_reserved: the engine's start-up check leaves the reserved units out.
+        check: what the engine's start-up check asks for.
+        check_spares_reserved: that check leaves the reserved units out.
+        check_fixed_units: where the settings fix the units, that check compares with them; otherwise
+            with the memory all the same.
         notes: one line for every rule that moved a number.
         unsupported: what is not modelled, with the size of the difference where it is known.
         convention: what the engine's rules take for granted, a sentence each.
@@ -288,7 +299,9 @@ class CachePlan(Value, frozen=True, kw_only=True):
     max_model_len: Positive
     reuse_tokens: Positive | None = None
     report: Report = "exact"
+    check: Check = "units"
     check_spares_reserved: bool = True
+    check_fixed_units: bool = True
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
     convention: tuple[str, ...] = ()

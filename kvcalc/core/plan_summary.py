@@ -99,8 +99,9 @@ def _keeps(rule: Rule) -> str:
             return f"chunk of {format_count(chunk)} tokens{room}"
         case Fixed(tokens=tokens):
             return f"{format_count(tokens)} encoder tokens"
-        case Slots(count=count):
-            return format_number_of(count, "state")
+        case Slots(count=count, every=every):
+            more = f", one every {format_count(every)} tokens" if every else ""
+            return format_number_of(count, "state") + more
         case Whole(slots=slots):
             return f"{format_count(slots)} slots, whole"
 

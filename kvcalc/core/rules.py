@@ -296,19 +296,28 @@ class Compressed(RuleBase, frozen=True, kw_only=True, tag="compressed"):
 
 
 class Slots(RuleBase, frozen=True, kw_only=True, tag="slots"):
-    """`count` states a sequence, whatever its length; one of them is live."""
+    """`count` states a sequence, whatever its length; one of them is live.
+
+    Attributes:
+        every: one more is kept for each further so many tokens begun (a prefix can then be taken
+            up at each of them).
+    """
 
     count: Positive = 1
+    every: Positive | None = None
 
     def __post_init__(self) -> None:
         require_range(self, 1, "count")
+        require_range(self, 1, "every", optional=True)
 
     @property
     def slots_per_unit(self) -> int:
         return 1
 
     def held(self, n: int) -> int:
-        return self.count
+        if self.every is None:
+            return self.count
+        return self.count + max(0, cdiv(n, self.every) - 1)
 
     def used(self, n: int) -> int:
         return 1

@@ -110,6 +110,7 @@ class ModelFile(Value, frozen=True, kw_only=True):
     num_hidden_layers: Positive
     num_attention_heads: Positive | None = None
     encoder_divisor: Positive | None = None
+    mamba_chunk_size: Positive | None = None
     max_position_embeddings: Positive | None = None
     traits: tuple[Trait, ...] = ()
     layers: Annotated[tuple[object, ...], msgspec.Meta(min_length=1)]
@@ -162,6 +163,7 @@ def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
         architecture=read.architecture,
         num_attention_heads=read.num_attention_heads,
         encoder_divisor=read.encoder_divisor,
+        mamba_chunk_size=read.mamba_chunk_size,
         traits=read.traits,
         notes=read.notes,
     )

@@ -60,6 +60,8 @@ def preset_text(
         lines.append(f"num_attention_heads: {spec.num_attention_heads}")
     if spec.encoder_divisor is not None:
         lines.append(f"encoder_divisor: {spec.encoder_divisor}")
+    if spec.mamba_chunk_size is not None:
+        lines.append(f"mamba_chunk_size: {spec.mamba_chunk_size}")
     if spec.max_position_embeddings is not None:
         lines.append(f"max_position_embeddings: {spec.max_position_embeddings}")
     if spec.traits:

@@ -7,6 +7,7 @@ from kvcalc.core.plan import Group, Pool, Rank, Rows
 from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Window
 from kvcalc.engines.vllm.grouping import Grouping
 from kvcalc.engines.vllm.layers import Placed
+from kvcalc.engines.vllm.rules import Rules
 from kvcalc.engines.vllm.settings import Settings
 from kvcalc.engines.vllm.specs import Spec
 
@@ -35,11 +36,14 @@ def ranks_of(grouping: Grouping, num_hidden_layers: int, settings: Settings) -> 
     for number, size in enumerate(sizes):
         last_stage = number == len(sizes) - 1
         after = None if last_stage else first + size  # draft layers run on the last stage
+        staged = [_on_stage(members, first, after) for members in grouping.groups]
         groups = tuple(
-            _group(name, members, first, after, settings)
-            for name, members in zip(names, grouping.groups, strict=True)
+            _group(name, members, settings) for name, members in zip(names, staged, strict=True)
         )
         widest = max((group.unit_bytes for group in groups), default=0)
+        checked = None
+        if grouping.packed and widest:
+            widest, checked = _packed_widths(staged, widest, settings.rules)
         pools: tuple[Pool, ...] = ()
         if widest:
             pools = (
@@ -47,6 +51,7 @@ def ranks_of(grouping: Grouping, num_hidden_layers: int, settings: Settings) -> 
                     name="blocks",
                     groups=groups,
                     unit_bytes=widest,
+                    check_unit_bytes=checked,
                     units=settings.num_gpu_blocks_override,
                     reserved_units=1,  # block 0 is the null block, never handed out
                 ),
@@ -82,19 +87,54 @@ def _names(grouping: Grouping) -> list[str]:
     return names
 
 
-def _group(
-    name: str, members: list[Placed], first: int, after: int | None, settings: Settings
-) -> Group:
+_Staged = list[tuple[Placed, int]]
+"""A group's specs on one stage, each with its layers there."""
+
+
+def _on_stage(members: list[Placed], first: int, after: int | None) -> _Staged:
+    if after is None and first == 0:
+        return [(placed, len(placed.layers)) for placed in members]
+    return [
+        (
+            placed,
+            sum(1 for n in placed.layers if n >= first and (after is None or n < after)),
+        )
+        for placed in members
+    ]
+
+
+def _packed_widths(staged: list[_Staged], widest: int, rules: Rules) -> tuple[int, int | None]:
+    """Return bytes of a block of pages side by side, as allocated and as the check counts them.
+
+    Until 0.22 every page size of the compressed caches had as many places as the group with the
+    most layers of one size; until 0.26 each had as many as it needs; then the widest group decides
+    (vLLM v1/core/kv_cache_utils.py of 0.20, 0.23, 0.27; _get_packed_kv_cache_layout). The check
+    kept the first of these rules until 0.28.
+    """
+    if rules.spares_null_block:
+        return widest, None
+    counts: list[dict[int, int]] = []
+    for members in staged:
+        by_page: dict[int, int] = {}
+        for placed, count in members:
+            by_page[placed.spec.page] = by_page.get(placed.spec.page, 0) + count
+        counts.append(by_page)
+    compressed = {placed.spec.page for placed, _ in staged[0]}
+    product = sum(compressed) * max(max(by_page.values()) for by_page in counts)
+    if rules.packing == "products":
+        return product, product
+    if rules.packing == "sums":
+        pages = {page for by_page in counts for page in by_page}
+        total = sum(page * max(by_page.get(page, 0) for by_page in counts) for page in pages)
+        return total, product
+    return widest, product
+
+
+def _group(name: str, members: _Staged, settings: Settings) -> Group:
     """Return a group's part on one stage, its rows put together by the rule that they fill by."""
     by_rule: dict[Rule, dict[str, int]] = {}
     layers = unit = proposed = 0
-    for placed in members:
-        if after is None and first == 0:
-            count = len(placed.layers)
-        else:
-            count = sum(
-                1 for layer in placed.layers if layer >= first and (after is None or layer < after)
-            )
+    for placed, count in members:
         rule = _rule(placed.spec, settings)
         payload = by_rule.setdefault(rule, {})
         layers += count
@@ -111,7 +151,7 @@ def _group(
         unit_bytes=unit,
         lookahead_bytes=proposed,
         also=tuple(Rows(rule=other, payload=rows) for other, rows in others),
-        block_size=members[0].spec.block,
+        block_size=members[0][0].spec.block,
     )
 
 
@@ -120,7 +160,7 @@ def _rule(spec: Spec, settings: Settings) -> Rule:
     lookahead = settings.speculation.lookahead if settings.speculation else 0
     match spec.kind:
         case "state":
-            return Slots(count=spec.slots)
+            return Slots(count=spec.slots, every=spec.every or None)
         case "cross":
             return Fixed(
                 block_tokens=block, tokens=spec.encoder, declared=settings.max_num_batched_tokens

@@ -180,14 +180,16 @@ def _fails_when_built(name: str, query: Query, card: Card) -> None:
             hint="choose --kv-cache-dtype auto, or another card",
         )
     scaled = query.kv_dtype == "fp8_per_token_head"
-    reads = flash_reads_fp8(query, card) and query.kv_dtype != "fp8_e5m2"
+    biased = query if query.rules.checks_alibi else query._replace(alibi=False)
+    reads = flash_reads_fp8(biased, card) and query.kv_dtype != "fp8_e5m2"
     if fp8 and not scaled and name in ("FLASH_ATTN", "FLASH_ATTN_DIFFKV") and not reads:
         raise UnsupportedError(
             f"{name}, which vLLM picks here, does not read an fp8 cache of this model on"
             f" {card.name}",
             hint="choose --kv-cache-dtype auto",
         )
-    if name == "FLASHMLA_SPARSE" and query.context_parallel and not query.quantized:
+    splits_fp8_only = name == "FLASHMLA_SPARSE" and query.rules.sparse_splits_fp8_only
+    if splits_fp8_only and query.context_parallel and not query.quantized:
         raise UnsupportedError(
             "FLASHMLA_SPARSE splits a sequence over ranks in fp8_ds_mla only",
             hint="choose --kv-cache-dtype fp8, or a decode context parallel size of 1",

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import UnsupportedError
+from kvcalc.engines.vllm.rules import Rules
 
 __all__ = ["ASSUMED", "BatchDefaults", "Card", "batch_defaults", "card_of"]
 
@@ -66,13 +67,16 @@ class BatchDefaults(NamedTuple):
     max_num_seqs: int
 
 
-def batch_defaults(card: Card) -> BatchDefaults:
+def batch_defaults(card: Card, rules: Rules) -> BatchDefaults:
     """Return the defaults of a server on a card.
 
     vLLM 0.33 engine/arg_utils.py, EngineArgs.get_batch_defaults (OPENAI_API_SERVER).
     """
-    if card.memory_bytes >= _LARGEST:
+    if card.memory_bytes >= _LARGEST and rules.large_cards:
         return BatchDefaults(16384, 1024)
-    if card.memory_bytes >= _LARGE and "a100" not in card.name and card.capability != _GB10:
+    small = (rules.a100_is_small and "a100" in card.name) or (
+        rules.gb10_is_small and card.capability == _GB10
+    )
+    if card.memory_bytes >= _LARGE and not small:
         return BatchDefaults(8192, 1024)
     return BatchDefaults(2048, 256)

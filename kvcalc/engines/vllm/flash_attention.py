@@ -86,9 +86,10 @@ def _refuses_image_prefix(query: Query, card: Card) -> str | None:
 
 def flash_kernels(query: Query, card: Card) -> tuple[Kernel, ...]:
     """Return the blocks that the version's kernels read (get_supported_kernel_block_sizes)."""
-    if card.family == HOPPER and query.kv_dtype in FP8 and query.head_size == _HEAD_512:
+    hopper_512 = card.family == HOPPER and query.head_size == _HEAD_512
+    if hopper_512 and query.kv_dtype in FP8 and query.rules.hopper_fp8_page:
         return (Kernel(_HOPPER_FP8_PAGE),)
     blackwell_256 = card.family == BLACKWELL and query.head_size == _HEAD_256
-    if blackwell_256 and flash_version(query, card) == _V4:
+    if blackwell_256 and query.rules.wide_pages and flash_version(query, card) == _V4:
         return (Kernel(_FA4_PAGE),)
     return (Kernel(16, multiple=True),)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.units import cdiv, format_count
 from kvcalc.engines.vllm.layers import Placed
-from kvcalc.engines.vllm.version import Rules
+from kvcalc.engines.vllm.rules import Rules
 
 __all__ = ["Grouping", "group_layers"]
 
@@ -25,6 +25,7 @@ class Grouping(NamedTuple):
         padding_layers: places of layers that the groups lack.
         padded: pages of an attention layer were widened to another's.
         fallback: windows are given blocks for every token, as their pages cannot be made equal.
+        packed: blocks hold pages of several sizes side by side.
     """
 
     groups: list[list[Placed]]
@@ -32,6 +33,7 @@ class Grouping(NamedTuple):
     group_size: int | None = None
     padded: bool = False
     fallback: bool = False
+    packed: bool = False
 
 
 def group_layers(
@@ -56,16 +58,28 @@ def group_layers(
         )
     if not hybrid_manager:
         specs = _promoted(specs)
+    elif not rules.local_chunks and any(p.spec.kind == "chunk" for p in specs):
+        specs = _promoted(specs)
     if not specs:
         return Grouping([])
-    if len({p.spec.one_group for p in specs}) == 1 or _one_type(specs):
+    if len({p.spec.one_group for p in specs}) == 1:
+        return Grouping([specs])
+    if _one_type(specs):
+        if not rules.uniform_type and len({p.spec.page for p in specs}) > 1:
+            raise UnsupportedError(
+                "this release of vLLM wants pages of one size, and this model's differ by layer",
+                hint="give a later version (0.11.0 or newer)",
+            )
         return Grouping([specs])
     if packed and len({p.spec.page for p in specs}) > 1:
-        return Grouping(_packed(specs))
+        groups = _packed(_padded_windows(specs) if rules.pads_windows else specs)
+        if not rules.spares_null_block:  # the order of the groups changed with the check: 0.29
+            groups.sort(key=lambda members: members[0].spec.kind != "mla")
+        return Grouping(groups, packed=True)
     try:
-        equal, padded = _with_equal_pages(specs)
+        equal, padded = _with_equal_pages(specs, rules)
     except UnsupportedError:
-        promoted = _full_fallback(specs)
+        promoted = _full_fallback(specs) if rules.full_fallback else None
         if promoted is None:
             raise
         return Grouping([promoted], fallback=True)
@@ -116,26 +130,32 @@ def _full_fallback(specs: list[Placed]) -> list[Placed] | None:
         return None
 
 
-def _with_equal_pages(specs: list[Placed]) -> tuple[list[Placed], bool]:
+def _with_equal_pages(specs: list[Placed], rules: Rules) -> tuple[list[Placed], bool]:
     """Return specs of one page size: unify_kv_cache_spec_page_size.
 
     Raises:
-        UnsupportedError: MLA pages that no whole number of times fit the largest.
+        UnsupportedError: pages that no whole number of times fit the largest, where the release
+            does not widen them.
     """
     largest = max(p.spec.page for p in specs)
+    if not rules.page_unification and any(p.spec.page != largest for p in specs):
+        raise UnsupportedError(
+            "this release of vLLM wants pages of one size, and this model's differ by layer",
+            hint="give a later version (0.12.0 or newer)",
+        )
     equal, padded = [], False
     for p in specs:
         spec = p.spec
         if spec.page == largest:
             pass
-        elif spec.kind == "state":
+        elif spec.kind == "state" and rules.pads_pages != "nothing":
             spec = spec._replace(page=largest)
         elif largest % spec.page == 0:
             spec = spec.with_block(spec.block * (largest // spec.page))._replace(page=largest)
-        elif spec.kind in ("mla", "window_mla"):
+        elif spec.kind in ("mla", "window_mla") or rules.pads_pages != "all":
             raise UnsupportedError(
-                f"MLA pages of {format_count(spec.page)} B cannot be made"
-                f" {format_count(largest)} B, another layer's",
+                f"pages of {format_count(spec.page)} B cannot be made {format_count(largest)} B,"
+                " another layer's",
                 hint="choose another block size or KV cache dtype",
             )
         else:
@@ -153,9 +173,7 @@ def _of_equal_size(specs: list[Placed], rules: Rules, *, padded: bool) -> Groupi
     for p in specs:
         buckets.setdefault(p.spec.one_group, []).append(p)
     counts = {key: sum(len(p.layers) for p in bucket) for key, bucket in buckets.items()}
-    size = rules.group_size(
-        list(counts.values()), [bucket[0].spec.kind == "window" for bucket in buckets.values()]
-    )
+    size = rules.group_size(list(counts.values()))
     groups, missing = [], 0
     for key, bucket in buckets.items():
         number = cdiv(counts[key], size)
@@ -166,6 +184,21 @@ def _of_equal_size(specs: list[Placed], rules: Rules, *, padded: bool) -> Groupi
             first = dealt[0][1]
             groups.append([first._replace(layers=[layer for layer, _ in dealt])])
     return Grouping(groups, padding_layers=missing, group_size=size, padded=padded)
+
+
+def _padded_windows(specs: list[Placed]) -> list[Placed]:
+    """Widen window pages to the next page of the compressed caches (until 0.26).
+
+    group_and_unify_kv_cache_specs.
+    """
+    pages = sorted({p.spec.page for p in specs if p.spec.kind == "mla"})
+    found = []
+    for p in specs:
+        wider = [page for page in pages if page >= p.spec.page]
+        if p.spec.kind == "window_mla" and wider:
+            p = p._replace(spec=p.spec._replace(page=wider[0]))
+        found.append(p)
+    return found
 
 
 def _packed(specs: list[Placed]) -> list[list[Placed]]:

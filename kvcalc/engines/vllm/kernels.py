@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kvcalc.engines.vllm.card import Card
+from kvcalc.engines.vllm.rules import Rules, rules_of
+from kvcalc.engines.vllm.version import NEWEST
 
 __all__ = [
     "BLACKWELL",
@@ -39,7 +41,7 @@ class Query(NamedTuple):
         dtype: model dtype.
         kv_dtype: KV cache dtype in vLLM's words.
         block_size: as the user asked for; None where he did not.
-        model_head_size: head size of the model as a whole, which block sizes are asked for by.
+        rules: those of the release.
     """
 
     head_size: int
@@ -57,8 +59,7 @@ class Query(NamedTuple):
     context_parallel: bool = False
     query_heads: int | None = None
     kv_heads: int = 1
-    model_head_size: int = 0
-    index_topk: bool = True
+    rules: Rules = rules_of(NEWEST)
 
     @property
     def quantized(self) -> bool:
@@ -78,8 +79,6 @@ class Backend(NamedTuple):
 
     name: str
     kernels: tuple[Kernel, ...]
-    preferred: int | None = None
-    quantized_layout: str | None = None
 
     @property
     def smallest(self) -> int:

@@ -13,12 +13,11 @@ from kvcalc.core.attention import (
     Indexer,
     Mla,
     SharedKv,
-    SlidingMla,
     SlidingWindow,
 )
 from kvcalc.core.dtypes import KvDtype, kv_dtype
 from kvcalc.core.errors import UnsupportedError
-from kvcalc.core.layers import Cache, LayerRun
+from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv, format_count
 from kvcalc.engines.vllm import deepseek_v4
@@ -28,14 +27,15 @@ from kvcalc.engines.vllm.backends import (
     kernels_of,
     preferred_block,
 )
-from kvcalc.engines.vllm.kernels import Backend, Query
+from kvcalc.engines.vllm.kernels import BLACKWELL, HOPPER, Backend, Query
 from kvcalc.engines.vllm.settings import DEFAULT_BLOCK_SIZE, Settings
 from kvcalc.engines.vllm.specs import Spec
 from kvcalc.engines.vllm.states import State, checkpoint_alignment, state_of
 
 __all__ = ["Layers", "Placed", "describe"]
 
-_MLA_HYBRID_ALIGNMENT = 128
+_CHUNK = 2048
+"""Tokens that a Mamba layer computes at once where its config does not say."""
 _TURBOQUANT_BOUNDARY = 2
 """Layers at either end that TurboQuant leaves in the model dtype (quantization/turboquant)."""
 
@@ -104,32 +104,33 @@ def describe(model: ModelSpec, settings: Settings, share: ModelSpec, notes: list
             word = _canonical(chosen.backend.name, word)
     if word != settings.kv_dtype and used:
         used = {c: _attention(c, model, share, settings, word) for c in attention}
-    distinct = _distinct(used, model, settings)
-    block = settings.block_size or (
-        preferred_block([kernel for _, kernel in distinct], DEFAULT_BLOCK_SIZE)
-        if distinct
-        else DEFAULT_BLOCK_SIZE
-    )
+    distinct = _distinct(used, settings)
+    block = settings.block_size or _unasked_block(distinct, used, settings, word)
     boundary = word.startswith("turboquant_") and not states and bool(used)
     if boundary and any(isinstance(c, ChunkedAttention) for c in used):
         raise UnsupportedError(
             "TurboQuant does not read chunked layers", hint="choose another KV cache dtype"
         )
     if boundary:
-        block = _cover_plain_layers(block, distinct, used)
+        block = _cover_plain_layers(block, used)
     kept = {c: state_of(c, settings, model.architecture) for c in states}
     page, mamba_block = None, settings.max_model_len
     widest = max((state.content for state in kept.values()), default=0)
     alignment = 1
+    if attention and states and settings.rules.aligns == "no":
+        raise UnsupportedError(
+            "this release of vLLM does not find a block for models with states",
+            hint="give a later version (0.10.0 or newer), or 0.9.2+v0",
+        )
     if attention and states:
         alignment = checkpoint_alignment(states, settings) if settings.prefix_caching else 1
-        block = _aligned(block, widest, distinct, used, settings, alignment)
+        chunk = model.mamba_chunk_size or _CHUNK
+        block = _aligned(block, widest, distinct, used, settings, alignment, chunk)
         first = next(iter(used.values()))
-        page = block * _entry(first)
-    if settings.prefix_caching and states:
+        page = block * _entry(first, settings)
+    if settings.state_mode != "none" and states:
         mamba_block = block
     placed = _place(caches, used, kept, settings, block, page, mamba_block, boundary, share)
-    del notes
     return Layers(
         placed=placed,
         block_size=block,
@@ -161,10 +162,15 @@ def deepseek_v4_layers(caches: dict[Cache, list[int]], settings: Settings) -> La
 def _heeded(model: ModelSpec, settings: Settings, notes: list[str]) -> str:
     """Return the KV cache dtype that the model's layers heed.
 
-    vLLM 0.33 models/falcon.py hands its attention layers no cache settings.
+    vLLM 0.33 models/falcon.py (and mimo_v2.py before 0.32) hands its attention layers no cache
+    settings.
     """
-    if model.architecture == "FalconForCausalLM" and settings.kv_dtype != "auto":
-        notes.append(f"vLLM's Falcon keeps its cache in {settings.dtype}, whatever is asked for")
+    name = model.architecture or ""
+    deaf = name == "FalconForCausalLM" or (
+        name.startswith("MiMoV2") and not settings.rules.heeds_mimo_dtype
+    )
+    if deaf and settings.kv_dtype != "auto":
+        notes.append(f"vLLM's {name} keeps its cache in {settings.dtype}, whatever is asked for")
         return "auto"
     return settings.kv_dtype
 
@@ -225,6 +231,7 @@ def _query(cache: Cache, model: ModelSpec, settings: Settings, word: str) -> Que
         alibi="alibi" in model.traits,
         context_parallel=settings.dcp > 1,
         query_heads=None if heads is None else heads // settings.tp,
+        rules=settings.rules,
     )
     if isinstance(cache, Mla):
         size = cache.kv_lora_rank + cache.qk_rope_head_dim
@@ -253,7 +260,7 @@ def _query(cache: Cache, model: ModelSpec, settings: Settings, word: str) -> Que
 
 
 def _distinct(
-    used: dict[Cache, _Attention], model: ModelSpec, settings: Settings
+    used: dict[Cache, _Attention], settings: Settings
 ) -> list[tuple[str, Backend]]:
     """Return each backend once, with the blocks that it reads for the model's largest head.
 
@@ -273,13 +280,41 @@ def _distinct(
             query = a.query._replace(head_size=largest, head_size_v=largest)
             backend = backend._replace(kernels=kernels_of(name, query, settings.card))
         found[name] = backend
-    del model
     return list(found.items())
 
 
-def _entry(a: _Attention) -> int:
+def _unasked_block(
+    distinct: list[tuple[str, Backend]],
+    used: dict[Cache, _Attention],
+    settings: Settings,
+    word: str,
+) -> int:
+    """Return tokens a block where the user does not say."""
+    if not distinct:
+        return DEFAULT_BLOCK_SIZE
+    mla = [a for a in used.values() if a.query is not None and a.query.mla]
+    age = settings.rules.mla_block
+    if mla and age != "kernels":
+        return _older_mla_block(mla[0].query, settings.card.family, age, word)
+    return preferred_block([kernel for _, kernel in distinct], DEFAULT_BLOCK_SIZE)
+
+
+def _older_mla_block(query: Query | None, family: int, age: str, word: str) -> int:
+    """Return tokens a block of MLA before 0.18: platforms/cuda.py, check_and_update_config."""
+    sparse = query is not None and query.sparse
+    if family == HOPPER or sparse or (family == BLACKWELL and word.startswith("fp8_ds_mla")):
+        return 64
+    if family == BLACKWELL and age == "2025":
+        return 128
+    return DEFAULT_BLOCK_SIZE
+
+
+def _entry(a: _Attention, settings: Settings) -> int:
     """Bytes of one token of one layer."""
-    return sum(a.dtype.bytes_of(row) for row in a.cache.rows())
+    rows = a.cache.rows()
+    if settings.rules.pads_v and getattr(a.cache, "v_head_dim", None) is not None:
+        return 2 * max(a.dtype.bytes_of(row) for row in rows)  # V is widened to K
+    return sum(a.dtype.bytes_of(row) for row in rows)
 
 
 def _aligned(
@@ -289,20 +324,28 @@ def _aligned(
     used: dict[Cache, _Attention],
     settings: Settings,
     alignment: int,
+    chunk: int,
 ) -> int:
     """Return the block whose page of one attention layer covers one state.
 
-    platforms/interface.py, Platform._align_hybrid_block_size.
+    platforms/interface.py, Platform._align_hybrid_block_size; before 0.20 models/config.py,
+    HybridAttentionMambaModelConfig.
     """
     first = next(iter(used.values()))
-    token = _entry(first)
-    step = max(distinct[0][1].smallest, block)
-    kernels = lcm(*(backend.smallest for _, backend in distinct))
-    if isinstance(first.cache, Mla) and settings.rules.mla_hybrid_alignment:
-        step = max(step, _MLA_HYBRID_ALIGNMENT)
-    step = lcm(step, alignment)
-    wanted = step * cdiv(state, step * token)
-    wanted = kernels * cdiv(wanted, kernels)
+    rules = settings.rules
+    token = _entry(first, settings)
+    step = _step(first, distinct, block, settings)
+    if isinstance(first.cache, Mla):
+        step = max(step, rules.mla_alignment)
+    if settings.state_mode == "all":
+        step = lcm(step, chunk)
+        wanted = step * cdiv(cdiv(state, token), step)
+    else:
+        step = lcm(step, alignment)
+        wanted = step * cdiv(state, step * token)
+    if rules.all_kernels_align:
+        kernels = lcm(*(backend.smallest for _, backend in distinct))
+        wanted = kernels * cdiv(wanted, kernels)
     found = max(block, wanted)
     if found != block:
         for name, backend in distinct:
@@ -315,9 +358,24 @@ def _aligned(
     return found
 
 
-def _cover_plain_layers(
-    block: int, distinct: list[tuple[str, Backend]], used: dict[Cache, _Attention]
+def _step(
+    first: _Attention, distinct: list[tuple[str, Backend]], block: int, settings: Settings
 ) -> int:
+    """Return the least tokens that a hybrid's block is a multiple of, MLA and chunks apart."""
+    if settings.rules.aligns == "kernels":
+        return max(distinct[0][1].smallest, block)
+    blackwell = settings.card.family == BLACKWELL and settings.release.line < (0, 18)
+    if blackwell and settings.release.number >= (0, 11, 2):
+        backend = (settings.attention_backend or "FLASHINFER").upper()
+        if getattr(first.cache, "head_dim", 0) == _FLASHINFER_WIDE and backend == "FLASHINFER":
+            return 2 * DEFAULT_BLOCK_SIZE
+    return DEFAULT_BLOCK_SIZE
+
+
+_FLASHINFER_WIDE = 256
+
+
+def _cover_plain_layers(block: int, used: dict[Cache, _Attention]) -> int:
     """Raise the block as vLLM does where layers of two KV dtypes share it.
 
     platforms/interface.py, _align_heterogeneous_kv_block_size: asks the first layer's backend,
@@ -325,7 +383,6 @@ def _cover_plain_layers(
     """
     sizes = [sum(row.count * row.width for row in a.cache.rows()) for a in used.values()]
     smallest = 16  # FlashAttention, which reads the layers at the ends
-    del distinct
     step = max(smallest, block)
     plain, packed = 2 * sizes[0], sizes[0]
     return max(block, step * cdiv(plain * smallest, step * packed))
@@ -346,7 +403,7 @@ def _place(
     for cache, layers in caches.items():
         state = kept.get(cache)
         if state is not None:
-            slots = _slots(state, settings)
+            slots, every = _slots(state, settings, block)
             spec = Spec(
                 kind="state",
                 block=mamba_block,
@@ -355,6 +412,7 @@ def _place(
                 shape=(cache.kind, state.payload),
                 page=state.content if page is None else page,
                 slots=slots,
+                every=every,
             )
             placed.append(Placed(spec, layers, state.proposed_bytes))
             continue
@@ -376,17 +434,26 @@ def _place(
     return sorted(placed, key=lambda p: p.layers[0])
 
 
-def _slots(state: State, settings: Settings) -> int:
-    """Blocks that a request has of a state: MambaSpec.max_memory_usage_bytes."""
-    if settings.prefix_caching:
-        return 2 + settings.proposed + int(state.checkpoint)
-    return 1 + settings.proposed
+def _slots(state: State, settings: Settings, block: int) -> tuple[int, int]:
+    """Blocks that a request has of a state, and after how many tokens one more (0: never).
+
+    MambaSpec.max_memory_usage_bytes.
+    """
+    rules, mode = settings.rules, settings.state_mode
+    proposed = settings.proposed if rules.state_blocks == "modes" else 0
+    if mode == "align":
+        return 2 + proposed + int(state.checkpoint), 0
+    if mode == "all":
+        # A rank counts its own tokens, and a state stands for those of all that share them.
+        own = proposed if rules.counts_proposed_in_all else 0
+        return 1 + own, max(1, block // settings.dcp)
+    return 1 + proposed, 0
 
 
 def _attention_spec(a: _Attention, block: int, settings: Settings) -> Spec:
     cache = a.cache
     payload = tuple((row.role, a.dtype.bytes_of(row)) for row in cache.rows())
-    entry = sum(size for _, size in payload)
+    entry = _entry(a, settings)
     shape = (cache.kind if isinstance(cache, (Mla, Indexer)) else "heads", payload, a.dtype.name)
     spec = Spec(
         kind="full", block=block, entry=entry, payload=payload, shape=shape, page=block * entry
@@ -395,14 +462,13 @@ def _attention_spec(a: _Attention, block: int, settings: Settings) -> Spec:
         case Mla() | Indexer():
             return spec._replace(kind="mla")
         case SlidingWindow(sliding_window=window):
-            own = a.backend.block_within(block)
+            rule = settings.rules.window_block
+            own = block
+            if rule != "own":
+                own = a.backend.smallest if rule == "smallest" else a.backend.block_within(block)
             return spec._replace(kind="window", limit=window).with_block(own)
         case ChunkedAttention(attention_chunk_size=chunk):
             return spec._replace(kind="chunk", limit=chunk)
         case CrossAttention(encoder_tokens=tokens):
             return spec._replace(kind="cross", encoder=tokens)
-    del settings
     return spec
-
-
-_ = (LayerRun, SlidingMla)

@@ -119,8 +119,16 @@ def _windows(grouping: Grouping, settings: Settings) -> Iterator[str]:
             saves = f"no more than {format_count(room)} tokens' blocks"
         yield (
             f"a {kind} of {format_count(limit)} keeps room for {format_count(flight)} tokens in"
-            f" flight beside it ({settings.rules.flight_told(settings)}): {saves}"
+            f" flight beside it ({_flight(settings)}): {saves}"
         )
+
+
+def _flight(settings: Settings) -> str:
+    """Say where the tokens in flight come from."""
+    steps = settings.in_flight_tokens // settings.max_num_batched_tokens
+    if steps == 1:
+        return "max_num_batched_tokens"
+    return f"{steps} steps of max_num_batched_tokens"
 
 
 def _groups(grouping: Grouping, ranks: tuple[Rank, ...]) -> Iterator[str]:

@@ -15,9 +15,10 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 from kvcalc.engines.vllm.card import ASSUMED, Card, batch_defaults, card_of
 from kvcalc.engines.vllm.served import check_served
-from kvcalc.engines.vllm.version import Release, Rules, release, rules_of
+from kvcalc.engines.vllm.rules import Rules, rules_of, told_apart
+from kvcalc.engines.vllm.version import Release, release
 
-__all__ = ["DEFAULT_BLOCK_SIZE", "Settings", "Speculation", "resolve"]
+__all__ = ["DEFAULT_BLOCK_SIZE", "PREFIX_BY_BLOCK", "Settings", "Speculation", "resolve"]
 
 DEFAULT_BLOCK_SIZE = 16
 _DEFAULT_MAX_MODEL_LEN = 8192
@@ -102,15 +103,33 @@ class Settings(NamedTuple):
     mamba_ssm_cache_dtype: str
     num_gpu_blocks_override: int | None
     speculation: Speculation | None
+    keeps_state_by_block: bool = False
 
     @property
     def extra_retained(self) -> int:
         """Tokens behind a window that several draft modules read again (extra_retained_tokens)."""
         spec = self.speculation
-        if spec is None or spec.method != "mtp":
+        if spec is None or spec.method != "mtp" or not self.rules.retains_for_drafts:
             return 0
         modules = min(sum(run.count for run in spec.layers), spec.tokens)
         return spec.tokens - 1 if modules > 1 else 0
+
+    @property
+    def state_mode(self) -> str:
+        """How states are kept: one (none), two (align), or one every block (all)."""
+        if not self.prefix_caching:
+            return "none"
+        if self.rules.state_blocks == "length":
+            return "all"
+        supports = self.keeps_state_by_block
+        if self.rules.prefix_mode == "all" and supports and not self._drafts_align:
+            return "all"
+        return "align"
+
+    @property
+    def _drafts_align(self) -> bool:
+        """0.20 and 0.21 keep two states where tokens are proposed (MambaModelConfig)."""
+        return self.speculation is not None and self.release.line in ((0, 20), (0, 21))
 
     @property
     def proposed(self) -> int:
@@ -149,6 +168,16 @@ _KV_DTYPES = (
 )
 """vLLM 0.33 config/cache.py, CacheDType, ROCm's own formats apart."""
 
+_DTYPE_SINCE = {
+    "bfloat16": (0, 11, 0), "float16": (0, 18, 0), "fp8_inc": (0, 10, 0), "fp8_ds_mla": (0, 11, 0),
+    "nvfp4": (0, 20, 0), "nvfp4_4over6": (0, 28, 0), "nvfp4_ds_mla": (0, 30, 0),
+    "fp8_per_token_head": (0, 20, 0), "int8_per_token_head": (0, 20, 0),
+    "int4_per_token_head": (0, 25, 0), "turboquant_k8v4": (0, 20, 0),
+    "turboquant_4bit_nc": (0, 20, 0), "turboquant_k3v4_nc": (0, 20, 0),
+    "turboquant_3bit_nc": (0, 20, 0),
+}  # fmt: skip
+"""Dtype -> the first release that has it; the others were always there."""
+
 
 def resolve(
     model: ModelSpec, deployment: Deployment, notes: list[str]
@@ -166,24 +195,27 @@ def resolve(
     for name in deployment.changed():
         if name not in _KNOWN:
             raise UnsupportedError(f"vLLM has no {name}", hint="leave it out")
-    known_release = release(deployment.engine_version)
-    rules = rules_of(known_release)
-    check_served(model, known_release, deployment.pipeline_parallel_size)
+    wanted = release(deployment.engine_version)
+    rules = rules_of(wanted)
+    check_served(model, wanted, deployment.pipeline_parallel_size)
+    apart = told_apart(wanted)
+    if apart is not None:
+        notes.append(apart)
     card = _card(deployment, notes)
     model = _in_dtype(model, deployment.dtype, card, notes)
-    kv_dtype = _kv_dtype(model, deployment.kv_cache_dtype, card)
+    kv_dtype = _kv_dtype(model, deployment.kv_cache_dtype, card, wanted)
     speculation = _speculation(model, deployment)
     length = deployment.max_model_len or model.max_position_embeddings
     if length is None:
         length = _DEFAULT_MAX_MODEL_LEN
         notes.append(f"the model names no maximum: {format_count(length)} tokens are taken")
-    tokens, seqs = _batch(model, deployment, card, length)
-    pooling = (model.architecture or "").endswith(_POOLING)
-    overlap = deployment.async_scheduling
-    if overlap is None:
-        overlap = rules.async_scheduling and not pooling
+    tokens, seqs = _batch(model, deployment, card, length, rules)
+    overlap = _overlap(model, deployment, rules, speculation)
+    steps = rules.batches(
+        deployment.pipeline_parallel_size, overlap, dense=_runs_ahead(model)
+    )
     settings = Settings(
-        release=known_release,
+        release=wanted,
         rules=rules,
         card=card,
         tp=deployment.tensor_parallel_size,
@@ -195,15 +227,16 @@ def resolve(
         max_model_len=length,
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
-        in_flight_tokens=tokens * rules.batches(deployment.pipeline_parallel_size, overlap),
+        in_flight_tokens=tokens * steps,
         async_scheduling=overlap,
-        prefix_caching=_prefix_caching(model, deployment, rules),
-        hybrid_manager=not deployment.disable_hybrid_kv_cache_manager,
+        prefix_caching=_prefix_caching(model, deployment, rules, notes),
+        hybrid_manager=rules.hybrid_manager and not deployment.disable_hybrid_kv_cache_manager,
         attention_backend=deployment.attention_backend,
         mamba_cache_dtype=_state_dtype(deployment.mamba_cache_dtype),
         mamba_ssm_cache_dtype=_state_dtype(deployment.mamba_ssm_cache_dtype),
         num_gpu_blocks_override=deployment.num_gpu_blocks_override,
         speculation=speculation,
+        keeps_state_by_block=(model.architecture or "").startswith(PREFIX_BY_BLOCK),
     )
     return model, settings
 
@@ -262,7 +295,39 @@ def _refuses_half(model: ModelSpec) -> bool:
     return name.startswith(("Gemma2For", "Gemma3For", "Gemma3Text")) or name == "Glm4ForCausalLM"
 
 
-def _kv_dtype(model: ModelSpec, asked: str, card: Card) -> str:
+def _overlap(
+    model: ModelSpec, deployment: Deployment, rules: Rules, speculation: Speculation | None
+) -> bool:
+    """Whether steps are scheduled ahead of results: config/vllm.py, VllmConfig.__post_init__."""
+    if deployment.async_scheduling is not None:
+        return deployment.async_scheduling
+    if (model.architecture or "").endswith(_POOLING):
+        return False
+    if speculation is not None and speculation.method == "ngram" and not rules.ngram_overlaps:
+        return False
+    return rules.async_scheduling
+
+
+def _runs_ahead(model: ModelSpec) -> bool:
+    """Whether 0.25 to 0.28 give a model the newer runner (VllmConfig.use_v2_model_runner).
+
+    They give it to dense models without states; that a model is of experts is told by its name,
+    and by those that are and do not say so.
+    """
+    name = (model.architecture or "").lower()
+    experts = "moe" in name or "mixtral" in name or name.startswith(_OF_EXPERTS)
+    states = any(cache.states() and not cache.rows() for _, cache in model.caches())
+    return not (experts or states)
+
+
+_OF_EXPERTS = (
+    "gptoss", "llama4", "deepseek", "mimov2", "minimax", "dbrx", "grok", "kimi", "laguna", "step3",
+    "longcat", "jamba", "dots1",
+)  # fmt: skip
+"""Architectures of experts whose names do not say so, in lower case."""
+
+
+def _kv_dtype(model: ModelSpec, asked: str, card: Card, wanted: Release) -> str:
     """Return vLLM's word for the KV cache dtype: what the checkpoint or the model makes of it."""
     name = _SPELLINGS.get(asked.lower(), asked.lower())
     if ":" in name:
@@ -276,12 +341,23 @@ def _kv_dtype(model: ModelSpec, asked: str, card: Card) -> str:
         raise UnsupportedError(
             f"vLLM has no KV cache dtype {asked!r:.40}", hint=f"known: {', '.join(_KV_DTYPES)}"
         )
+    first = _DTYPE_SINCE.get(name)
+    if first is not None and wanted.number < first:
+        if name == model.dtype:
+            return "auto"
+        raise UnsupportedError(
+            f"vLLM {wanted} has no KV cache dtype {name}: it came with {'.'.join(map(str, first))}",
+            hint="choose --kv-cache-dtype auto or fp8, or a later version",
+        )
     if name == "auto" and model.kv_cache_dtype is not None:
         name = model.kv_cache_dtype
     if name == "auto" and model.architecture == "GlmMoeDsaForCausalLM" and card.family == 10:  # noqa: PLR2004 - Blackwell
         name = "fp8_e4m3"
-    if name == "bfloat16" and model.architecture == "DeepseekV32ForCausalLM":
-        name = "auto"
+    if model.architecture == "DeepseekV32ForCausalLM":
+        if name == "bfloat16":
+            name = "auto"
+        elif name == "auto" and wanted.line == (0, 11) and wanted.patch < _V32_PLAIN:
+            name = "fp8_ds_mla"
     if name in ("bfloat16", "float16") and name != model.dtype:
         raise UnsupportedError(
             f"a {name} cache of a {model.dtype} model: vLLM wants both the same",
@@ -299,6 +375,8 @@ def _state_dtype(asked: str | None) -> str:
         )
     return name
 
+
+_V32_PLAIN = 2  # 0.11.2: until then `auto` was fp8_ds_mla for DeepSeek-V3.2
 
 _METHODS = ("ngram", "mtp", "eagle", "eagle3", "draft_model")
 _MTP_METHODS = ("deepseek_mtp", "qwen3_next_mtp", "mimo_mtp", "glm4_moe_mtp", "longcat_flash_mtp")
@@ -358,12 +436,14 @@ def _eagle_head(model: ModelSpec) -> LayerRun:
     )
 
 
-def _batch(model: ModelSpec, deployment: Deployment, card: Card, length: int) -> tuple[int, int]:
+def _batch(
+    model: ModelSpec, deployment: Deployment, card: Card, length: int, rules: Rules
+) -> tuple[int, int]:
     """Return tokens and sequences of a step.
 
     engine/arg_utils.py, _set_default_max_num_seqs_and_batched_tokens_args.
     """
-    defaults = batch_defaults(card)
+    defaults = batch_defaults(card, rules)
     seqs = deployment.max_num_seqs or defaults.max_num_seqs
     tokens = deployment.max_num_batched_tokens
     if tokens is None:
@@ -372,22 +452,46 @@ def _batch(model: ModelSpec, deployment: Deployment, card: Card, length: int) ->
             tokens = max(length, tokens)  # an encoder's output is not computed in chunks
         if "image_prefix" in model.traits and (model.architecture or "").startswith("Gemma4"):
             tokens = max(_GEMMA4_VIDEO_TOKENS, tokens)
-        tokens = min(seqs * length, tokens)
+        if rules.batch_within_length:
+            tokens = min(seqs * length, tokens)
     if deployment.max_num_seqs is None:
         seqs = min(seqs, tokens)
     return tokens, seqs
 
 
-def _prefix_caching(model: ModelSpec, deployment: Deployment, rules: Rules) -> bool:
-    """Whether prefixes are cached: config/model.py, is_prefix_caching_supported."""
-    if deployment.enable_prefix_caching is not None:
-        return deployment.enable_prefix_caching
+def _prefix_caching(
+    model: ModelSpec, deployment: Deployment, rules: Rules, notes: list[str]
+) -> bool:
+    """Whether prefixes are cached: config/model.py, is_prefix_caching_supported.
+
+    Raises:
+        UnsupportedError: hybrids that the release runs without it alone.
+    """
     rows = states = False
     for _, cache in model.caches():
         if isinstance(cache, CrossAttention):
-            return False
+            return bool(deployment.enable_prefix_caching)
         rows = rows or bool(cache.rows())
         states = states or (bool(cache.states()) and not cache.rows())
-    if states and not rows:
+    asked = deployment.enable_prefix_caching
+    if not states:
+        return True if asked is None else asked
+    if rules.prefix_caching in ("refused", "off") and asked:
+        raise UnsupportedError(
+            "this release of vLLM does not cache prefixes of models with states",
+            hint="leave prefix caching off",
+        )
+    if (
+        rules.state_blocks == "length"
+        and asked
+        and not (model.architecture or "").startswith(PREFIX_BY_BLOCK)
+    ):
+        notes.append("this release caches no prefixes of this architecture: asked for and turned off")
         return False
-    return rules.caches_hybrid_prefixes if states else True
+    return (rules.prefix_caching == "on" and rows) if asked is None else asked
+
+
+PREFIX_BY_BLOCK = (
+    "FalconH1", "GraniteMoeHybrid", "Jamba", "Mamba", "NemotronH", "Zamba2", "Bamba",
+)  # fmt: skip
+"""Architectures that can keep a state at every block (SupportsMambaPrefixCaching)."""

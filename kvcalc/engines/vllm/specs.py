@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from kvcalc.core.units import cdiv, round_up
+from kvcalc.core.units import round_up
 
 __all__ = ["Kind", "Spec"]
 
@@ -26,7 +26,7 @@ class Spec(NamedTuple):
         limit: window or chunk, in tokens; 0 for none.
         ratio: tokens an entry.
         page: bytes of a block, padding included.
-        slots: blocks that a request keeps of a state.
+        slots: blocks that a request keeps of a state; `every` so many tokens one more.
         encoder: rows of an encoder that a cross-attention layer really keeps.
         shape: what else tells layers apart that vLLM would not put into one group.
         keeps_all: a window or chunk that is given blocks for every token all the same.
@@ -41,6 +41,7 @@ class Spec(NamedTuple):
     limit: int = 0
     ratio: int = 1
     slots: int = 0
+    every: int = 0
     encoder: int = 0
     keeps_all: bool = False
 
@@ -58,7 +59,7 @@ class Spec(NamedTuple):
         if self.kind in ("full", "mla") or self.keeps_all:
             return ("full", self.block)
         if self.kind == "state":
-            return ("state", self.block, self.slots, self.page)
+            return ("state", self.block, self.slots, self.every, self.page)
         return (self.kind, self.block, self.limit)
 
     @property
@@ -74,19 +75,3 @@ class Spec(NamedTuple):
     def aligned(self, alignment: int) -> Spec:
         """Return the spec with its page rounded up to a multiple of `alignment` bytes."""
         return self._replace(page=round_up(self.content, alignment))
-
-    def blocks(self, tokens: int, in_flight: int, encoder_budget: int) -> int:
-        """Blocks that admission asks for a request of so many tokens on this rank.
-
-        max_memory_usage_bytes of each class, over its page.
-        """
-        match self.kind:
-            case "state":
-                return self.slots
-            case "cross":
-                return cdiv(encoder_budget, self.block)
-            case "window" | "window_mla" if not self.keeps_all:
-                return cdiv(min(self.limit - 1 + in_flight, tokens), self.block) + 1
-            case "chunk" if not self.keeps_all:
-                return cdiv(min(self.limit + in_flight, tokens), self.block)
-        return cdiv(tokens, self.block)

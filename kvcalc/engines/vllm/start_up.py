@@ -5,7 +5,8 @@ from __future__ import annotations
 from kvcalc.core.capacity import Capacity, capacity, longest
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.units import format_count
-from kvcalc.engines.vllm.version import release, rules_of
+from kvcalc.engines.vllm.rules import Rules, rules_of
+from kvcalc.engines.vllm.version import release
 
 __all__ = ["start_up_log"]
 

@@ -43,20 +43,43 @@ class State(NamedTuple):
 
 def state_of(cache: Cache, settings: Settings, architecture: str | None) -> State:
     """Return the state that a recurrent layer keeps (already that of one rank)."""
+    rules = settings.rules
     conv_dtype = (
         settings.dtype if settings.mamba_cache_dtype == "auto" else (settings.mamba_cache_dtype)
     )
+    if rules.state_dtype_is_cache_dtype and settings.kv_dtype.startswith("fp8"):
+        conv_dtype = "fp8_e4m3"
     payload: list[tuple[str, int]] = []
     proposed = 0
     for tensor in cache.states():
         dtype = conv_dtype
         if tensor.role == "recurrent":
-            asked = settings.mamba_ssm_cache_dtype
-            dtype = (tensor.dtype or conv_dtype) if asked == "auto" else asked
+            dtype = _recurrent_dtype(cache, tensor.dtype, conv_dtype, settings, architecture)
         payload.append((tensor.role, tensor.elements * element_bytes(dtype)))
-        if tensor.role == "conv" and isinstance(cache, (Mamba2, GatedDeltaNet, KimiDeltaAttention)):
+        if tensor.role == "conv" and _KINDS.get(type(cache)) in rules.proposed_rows:
             proposed += settings.proposed * tensor.shape[1] * element_bytes(dtype)
     return State(tuple(payload), proposed, _keeps_checkpoint(cache, settings, architecture))
+
+
+_KINDS: dict[type, str] = {
+    Mamba2: "mamba2",
+    GatedDeltaNet: "gdn",
+    KimiDeltaAttention: "kda",
+}
+
+
+def _recurrent_dtype(
+    cache: Cache, pinned: str | None, conv_dtype: str, settings: Settings, architecture: str | None
+) -> str:
+    """Return the dtype of a recurrent state: what is asked for, the model's, the convolution's."""
+    asked, rules = settings.mamba_ssm_cache_dtype, settings.rules
+    if isinstance(cache, GatedDeltaNet) and not rules.gdn_ssm_dtype:
+        return conv_dtype
+    if asked != "auto":
+        return asked
+    if architecture == "NemotronHForCausalLM" and rules.nemotron_dtype == "auto":
+        return conv_dtype
+    return pinned or conv_dtype
 
 
 def _keeps_checkpoint(cache: Cache, settings: Settings, architecture: str | None) -> bool:
@@ -67,6 +90,8 @@ def _keeps_checkpoint(cache: Cache, settings: Settings, architecture: str | None
     # Kimi-K3 has kernels of its own; Kimi-Linear's layer cannot export a checkpoint.
     if isinstance(cache, KimiDeltaAttention) and (architecture or "").startswith("KimiK3"):
         families = (_HOPPER, _BLACKWELL, _BLACKWELL_CONSUMER)
+        if not settings.rules.kda_checkpoint:
+            return False
         return settings.card.family in families and cache.head_dim == _KERNEL_HEAD
     return False
 

@@ -1,16 +1,13 @@
-"""vLLM's releases and the rules of each that change a printed number."""
+"""vLLM's releases: how a version is spelled, and which of its two engines it starts."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import NamedTuple
 
 from kvcalc.core.errors import UnsupportedError
 
-if TYPE_CHECKING:
-    from kvcalc.engines.vllm.settings import Settings
-
-__all__ = ["NEWEST", "Release", "Rules", "release", "rules_of"]
+__all__ = ["NEWEST", "Release", "release"]
 
 
 class Release(NamedTuple):
@@ -19,6 +16,13 @@ class Release(NamedTuple):
     major: int
     minor: int
     patch: int = 0
+    patch_given: bool = True
+    engine: str | None = None
+
+    @property
+    def number(self) -> tuple[int, int, int]:
+        """What releases are compared by."""
+        return self.major, self.minor, self.patch
 
     @property
     def line(self) -> tuple[int, int]:
@@ -26,23 +30,30 @@ class Release(NamedTuple):
         return self.major, self.minor
 
     def __str__(self) -> str:
-        return f"{self.major}.{self.minor}.{self.patch}"
+        return f"{self.major}.{self.minor}.{self.patch}" + (f"+{self.engine}" if self.engine else "")
 
 
 NEWEST = Release(0, 33, 0)
-OLDEST = Release(0, 2, 0)
+_OLDEST = (0, 2, 0)
+_LAST_V0 = (0, 10)
+_FIRST_V1 = (0, 7)
 
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:post|rc|dev)\d*)?(?:\+\S*)?", re.ASCII)
+_VERSION = re.compile(
+    r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:post|rc|dev)\d*)*(?:\+(?P<local>\S*))?", re.ASCII
+)
 
 
 def release(text: str | None) -> Release:
     """Return the release of that spelling; the newest known one for None.
 
-    Raises:
-        UnsupportedError: no version number, or one out of the known range.
+    `+v0` and `+v1` name the engine of a release that has both (0.7 to 0.10).
 
-    >>> release("v0.19.1")
-    Release(major=0, minor=19, patch=1)
+    Raises:
+        UnsupportedError: no version number, one out of the known range, or an engine that the
+            release has not.
+
+    >>> str(release("v0.19.1")), str(release("0.9.2+V0"))
+    ('0.19.1', '0.9.2+v0')
     """
     if text is None:
         return NEWEST
@@ -51,59 +62,25 @@ def release(text: str | None) -> Release:
         raise UnsupportedError(
             f"{text!r:.40} is no vLLM version", hint=f"give one such as {NEWEST}"
         )
-    found = Release(int(match[1]), int(match[2]), int(match[3] or 0))
-    if found < OLDEST or found.line > NEWEST.line:
+    local = match["local"]
+    found = Release(
+        int(match[1]),
+        int(match[2]),
+        int(match[3] or 0),
+        match[3] is not None,
+        local if local in ("v0", "v1") else None,
+    )
+    if found.number < _OLDEST or found.line > NEWEST.line:
+        oldest = ".".join(map(str, _OLDEST))
         raise UnsupportedError(
-            f"vLLM {found} is not known: {OLDEST} to {NEWEST} are",
+            f"vLLM {found} is not known: {oldest} to {NEWEST} are",
             hint=f"give a version of that range, such as {NEWEST}",
         )
+    if (found.engine == "v0" and found.line > _LAST_V0) or (
+        found.engine == "v1" and found.line < _FIRST_V1
+    ):
+        raise UnsupportedError(
+            f"vLLM {found.major}.{found.minor} has no {found.engine.upper()} engine",
+            hint="leave +v0 or +v1 out",
+        )
     return found
-
-
-class Rules(NamedTuple):
-    """What differs between releases.
-
-    Attributes:
-        report: how blocks become the logged tokens and concurrency (core.plan.Report).
-        spares_null_block: the start-up check leaves the null block out.
-        async_scheduling: on unless it is turned off.
-        caches_hybrid_prefixes: hybrids cache prefixes unless told otherwise.
-        mla_hybrid_alignment: blocks of MLA hybrids are multiples of 128 tokens.
-        one_capacity_line: tokens and concurrency are logged in one line.
-        mamba2_checkpoint, gdn_checkpoint: such layers keep a block for a checkpoint in a prefill.
-    """
-
-    report: Literal["concurrency", "even_groups", "tokens"] = "concurrency"
-    spares_null_block: bool = True
-    async_scheduling: bool = True
-    caches_hybrid_prefixes: bool = True
-    mla_hybrid_alignment: bool = True
-    mamba2_checkpoint: bool = True
-    gdn_checkpoint: bool = True
-    one_capacity_line: bool = True
-
-    def batches(self, pp: int, overlap: bool) -> int:
-        """Steps in flight at once: config/vllm.py, max_concurrent_batches."""
-        return pp + 1 if overlap else pp
-
-    def flight_told(self, settings: Settings) -> str:
-        """Say where the tokens in flight come from."""
-        steps = settings.in_flight_tokens // settings.max_num_batched_tokens
-        if steps == 1:
-            return "max_num_batched_tokens"
-        return f"{steps} steps of max_num_batched_tokens"
-
-    def group_size(self, counts: list[int], windows: list[bool]) -> int:
-        """Layers a group, where layers of several kinds share block ids."""
-        del windows
-        least, most = min(counts), max(counts)
-        return most if most < least * 1.5 else least
-
-
-_NEWEST_RULES = Rules()
-
-
-def rules_of(wanted: Release) -> Rules:
-    """Return the rules of a release."""
-    del wanted
-    return _NEWEST_RULES

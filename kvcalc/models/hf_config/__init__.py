@@ -16,7 +16,7 @@ from kvcalc.models.hf_config.registry import (
     family,
     model_type_of,
 )
-from kvcalc.models.hf_config.traits import encoder_divisor, traits
+from kvcalc.models.hf_config.traits import encoder_divisor, mamba_chunk_size, traits
 
 __all__ = ["read_config"]
 
@@ -64,6 +64,7 @@ def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
             draft_layers=found.draft,
             num_attention_heads=query_heads(text, found.layers),
             encoder_divisor=encoder_divisor(outer),
+            mamba_chunk_size=mamba_chunk_size(text, found.layers),
             traits=traits(architecture, outer, text),
             notes=tuple(dict.fromkeys(outer.notes)),
         )

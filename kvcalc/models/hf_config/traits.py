@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from math import gcd
 
+from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import Trait
+from kvcalc.core.recurrent import Mamba1, Mamba2
 from kvcalc.models.hf_config.fields import Fields
 
-__all__ = ["encoder_divisor", "traits"]
+__all__ = ["encoder_divisor", "mamba_chunk_size", "traits"]
 
 _ALIBI = ("BloomForCausalLM", "MPTForCausalLM", "MptForCausalLM")
 _SINKS = ("GptOssForCausalLM",)
@@ -53,6 +55,16 @@ def _alibi(architecture: str, text: Fields) -> bool:
         # vLLM before 0.29 models/baichuan.py: only the 7B has rotary positions.
         return text.whole("hidden_size") != _BAICHUAN_7B
     return architecture in _ALIBI
+
+
+def mamba_chunk_size(text: Fields, layers: tuple[LayerRun, ...]) -> int | None:
+    """Return the tokens that Mamba layers compute at once, where the config says.
+
+    vLLM 0.31 config/model.py, get_mamba_chunk_size.
+    """
+    if not any(isinstance(c, (Mamba1, Mamba2)) for run in layers for c in run.caches):
+        return None
+    return text.whole("mamba_chunk_size", "chunk_size")
 
 
 def encoder_divisor(outer: Fields) -> int | None:

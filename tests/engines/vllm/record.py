@@ -32,7 +32,7 @@ from kvcalc.models.hf_config import read_config
 HERE = Path(__file__).parent
 SHARED = HERE.parents[3] / "shared"
 MODELS, ROWS, MORE = HERE / "models.json", HERE / "rows.jsonl", HERE / "more_rows.jsonl"
-_ERROR = 150  # characters kept of a refusal
+_ERROR = 320  # characters kept of a refusal
 
 _CASE = (
     "tp", "pp", "dcp", "kv_cache_dtype", "block_size", "max_model_len", "enable_prefix_caching",
@@ -80,7 +80,7 @@ def packed(spec: ModelSpec) -> dict[str, Any]:
         name: getattr(spec, name)
         for name in (
             "architecture", "dtype", "kv_cache_dtype", "num_attention_heads", "encoder_divisor",
-            "max_position_embeddings", "traits",
+            "mamba_chunk_size", "max_position_embeddings", "traits",
         )
         if getattr(spec, name)
     }  # fmt: skip

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from kvcalc.core.capacity import longest
+from kvcalc.core.capacity import longest, start_up_limit, start_up_need
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import KvcalcError
+from kvcalc.core.errors import KvcalcError, UnsupportedError
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
@@ -49,6 +49,8 @@ def _models() -> dict[str, Any]:
 def model(key: str) -> ModelSpec:
     """Return a model that the oracle was asked about."""
     told = dict(_models()[key])
+    if "refused" in told:
+        raise UnsupportedError(told["refused"], hint="kvcalc's reader refuses this config")
     caches = [msgspec.convert(c, Cache) for c in told.pop("caches")]
 
     def runs(listed: list[Any]) -> tuple[LayerRun, ...]:
@@ -168,9 +170,6 @@ def _refusal(found: CachePlan, memory: int) -> tuple[float, float, int] | None:
     for rank in found.ranks:
         fits = longest(found, rank, memory, length)
         if rank.pools and fits < length:
-            pool = rank.pools[0]
-            there = pool.units * pool.unit_bytes if pool.units else memory
-            if found.check_spares_reserved:
-                there -= pool.unit_bytes
-            return (round(rank.bytes_needed(length) / 2**30, 2), round(there / 2**30, 2), fits)
+            needed, there = start_up_need(found, rank, length), start_up_limit(found, rank, memory)
+            return (round(needed / 2**30, 2), round(there / 2**30, 2), fits)
     return None
