@@ -154,23 +154,29 @@ def _whole_sequences(plan: CachePlan, rank: Rank, budget: int | None, n: int) ->
 def start_up_need(plan: CachePlan, rank: Rank, n: int) -> int:
     """Return the bytes that the engine's start-up check asks of a rank for n tokens."""
     local = rank.local(n)
+    pools = _checked(rank)
     if plan.check == "layers":
-        return sum(g.rule.peak(local) * g.unit_bytes for g in rank.groups())
+        return sum(g.rule.peak(local) * g.unit_bytes for p in pools for g in p.groups)
     if plan.check == "first_group":
-        return sum(p.groups[0].rule.peak(local) * p.unit_bytes for p in rank.pools)
-    return sum(p.need(local) * (p.check_unit_bytes or p.unit_bytes) for p in rank.pools)
+        return sum(p.groups[0].rule.peak(local) * p.unit_bytes for p in pools)
+    return sum(p.need(local) * (p.check_unit_bytes or p.unit_bytes) for p in pools)
 
 
 def start_up_limit(plan: CachePlan, rank: Rank, budget: int | None) -> int:
     """Return the bytes that the engine's start-up check compares with, for plans of one pool."""
-    fixed = [p for p in rank.pools if p.units is not None]
-    if fixed and (plan.check_fixed_units or budget is None):
-        found = sum((p.units or 0) * (p.check_unit_bytes or p.unit_bytes) for p in fixed)
+    pools = _checked(rank)
+    if all(p.units is not None for p in pools) and (plan.check_fixed_units or budget is None):
+        found = sum((p.units or 0) * (p.check_unit_bytes or p.unit_bytes) for p in pools)
     else:
         found = max(0, (budget or 0) - rank.fixed_bytes)
     if plan.check_spares_reserved:
-        found -= sum(p.reserved_units * p.unit_bytes for p in rank.pools if not p.reserved_is_extra)
+        found -= sum(p.reserved_units * p.unit_bytes for p in pools if not p.reserved_is_extra)
     return found
+
+
+def _checked(rank: Rank) -> tuple[Pool, ...]:
+    """Pools that the start-up check looks at: those that the budget pays for, if there are any."""
+    return tuple(p for p in rank.pools if p.units is None) or rank.pools
 
 
 def _starts(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> bool:
@@ -180,8 +186,7 @@ def _starts(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> bool:
     if plan.split == "one_pool":
         return start_up_need(plan, rank, n) <= start_up_limit(plan, rank, budget)
     return all(
-        pool.need(rank.local(n))
-        <= units - (0 if pool.reserved_is_extra else pool.reserved_units)
+        pool.need(rank.local(n)) <= units - (0 if pool.reserved_is_extra else pool.reserved_units)
         for pool, units in zip(rank.pools, pool_units(plan, rank, budget), strict=True)
     )
 

@@ -65,6 +65,11 @@ def check_context_parallel(model: ModelSpec, layers: Layers, settings: Settings)
         )
     kv_heads = _kv_heads(model)
     if not kv_heads:
+        if all(p.spec.kind == "state" for p in layers.placed):
+            raise UnsupportedError(
+                "decode context parallelism has no rows to split: the model keeps states alone",
+                hint="use a decode context parallel size of 1 for this model",
+            )
         return
     if tp <= kv_heads:
         raise UnsupportedError(

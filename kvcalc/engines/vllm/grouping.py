@@ -56,9 +56,9 @@ def group_layers(
             "vLLM cannot turn the hybrid cache manager off for DeepSeek-V4",
             hint="leave disable_hybrid_kv_cache_manager out",
         )
-    if not hybrid_manager:
-        specs = _promoted(specs)
-    elif not rules.local_chunks and any(p.spec.kind == "chunk" for p in specs):
+    if not hybrid_manager or (
+        not rules.local_chunks and any(p.spec.kind == "chunk" for p in specs)
+    ):
         specs = _promoted(specs)
     if not specs:
         return Grouping([])

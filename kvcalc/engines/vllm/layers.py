@@ -27,7 +27,7 @@ from kvcalc.engines.vllm.backends import (
     kernels_of,
     preferred_block,
 )
-from kvcalc.engines.vllm.kernels import BLACKWELL, HOPPER, Backend, Query
+from kvcalc.engines.vllm.kernels import BLACKWELL, FP8, HOPPER, PLAIN, Backend, Query
 from kvcalc.engines.vllm.settings import DEFAULT_BLOCK_SIZE, Settings
 from kvcalc.engines.vllm.specs import Spec
 from kvcalc.engines.vllm.states import State, checkpoint_alignment, state_of
@@ -130,7 +130,7 @@ def describe(model: ModelSpec, settings: Settings, share: ModelSpec, notes: list
         page = block * _entry(first, settings)
     if settings.state_mode != "none" and states:
         mamba_block = block
-    placed = _place(caches, used, kept, settings, block, page, mamba_block, boundary, share)
+    placed = _place(caches, used, kept, settings, block, page, mamba_block, boundary, share, word)
     return Layers(
         placed=placed,
         block_size=block,
@@ -259,9 +259,7 @@ def _query(cache: Cache, model: ModelSpec, settings: Settings, word: str) -> Que
     )
 
 
-def _distinct(
-    used: dict[Cache, _Attention], settings: Settings
-) -> list[tuple[str, Backend]]:
+def _distinct(used: dict[Cache, _Attention], settings: Settings) -> list[tuple[str, Backend]]:
     """Return each backend once, with the blocks that it reads for the model's largest head.
 
     Block sizes are asked for by the model's head size, whatever a layer's own is.
@@ -398,8 +396,15 @@ def _place(
     mamba_block: int,
     boundary: bool,
     share: ModelSpec,
+    word: str,
 ) -> list[Placed]:
     placed = []
+    indexed = {
+        layer
+        for cache, layers in caches.items()
+        if isinstance(cache, Indexer) and cache.index_dtype == "bfloat16"
+        for layer in layers
+    }
     for cache, layers in caches.items():
         state = kept.get(cache)
         if state is not None:
@@ -419,19 +424,38 @@ def _place(
         if cache not in used:
             continue
         a = used[cache]
+        kinds = dict.fromkeys(layers, a)
         if boundary:
             count = share.num_hidden_layers
             n = min(_TURBOQUANT_BOUNDARY, count // 2)
-            ends = [i for i in layers if i < n or i >= count - n]
-            rest = [i for i in layers if n <= i < count - n]
             plain = a._replace(dtype=kv_dtype("auto", share.dtype))
-            if ends:
-                placed.append(Placed(_attention_spec(plain, block, settings), ends))
-            if rest:
-                placed.append(Placed(_attention_spec(a, block, settings), rest))
-            continue
-        placed.append(Placed(_attention_spec(a, block, settings), layers))
+            kinds |= {i: plain for i in layers if i < n or i >= count - n}
+        if indexed and isinstance(cache, FullAttention) and _unpacked(word, settings):
+            # models/minimax_m3: kernels for indexed layers pack nothing, a byte an element.
+            byte = a._replace(dtype=kv_dtype("fp8_e4m3", share.dtype))
+            kinds |= dict.fromkeys(set(layers) & indexed, byte)
+        for kind in {id(kind): kind for kind in kinds.values()}.values():
+            own = [i for i in layers if kinds[i] is kind]
+            placed.append(Placed(_attention_spec(kind, block, settings), own))
     return sorted(placed, key=lambda p: p.layers[0])
+
+
+def _unpacked(word: str, settings: Settings) -> bool:
+    """Whether MiniMax-M3's kernels for indexed layers keep a dtype as plain bytes.
+
+    Raises:
+        UnsupportedError: nvfp4, which they read on Blackwell alone.
+    """
+    if word in PLAIN or word in FP8:
+        return False
+    if word.startswith("nvfp4"):
+        if settings.card.family != BLACKWELL or word != "nvfp4":
+            raise UnsupportedError(
+                f"vLLM's kernels for indexed layers read no {word} cache on {settings.card.name}",
+                hint="choose --kv-cache-dtype fp8",
+            )
+        return False
+    return True
 
 
 def _slots(state: State, settings: Settings, block: int) -> tuple[int, int]:

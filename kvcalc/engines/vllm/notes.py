@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from kvcalc.core.model import ModelSpec, stage_sizes
 from kvcalc.core.plan import Rank
-from kvcalc.core.rules import Window
 from kvcalc.core.units import format_count, format_number_of, format_ratio
 from kvcalc.engines.vllm.grouping import Grouping
 from kvcalc.engines.vllm.layers import Layers, Placed

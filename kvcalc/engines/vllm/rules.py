@@ -71,8 +71,10 @@ class Rules(NamedTuple):
         large_cards: cards of 160 GiB take 16,384 tokens a step; gb10_is_small: GB10 takes 2,048.
         a100_is_small: an A100 of 80 GB takes 2,048.
         gpu_memory_utilization: the default.
-        packing: how DeepSeek-V4's groups are laid out (grouping.Packing).
-        one_capacity_line, capped_concurrency: shape of the printed lines.
+        packing: how wide DeepSeek-V4's blocks are (assemble).
+        pads_windows: DeepSeek-V4's window pages are widened to a compressed cache's.
+        batch_within_length: a step has no more tokens than its sequences can have.
+        one_capacity_line: tokens and concurrency are logged in one line.
         plural_possessive, explains_cpu, docs_link: wording of the refusal.
         two_decimals: GiB are printed with two digits, always.
         estimates_length: a refusal names the length that fits.
@@ -124,7 +126,6 @@ class Rules(NamedTuple):
     pads_windows: bool
     batch_within_length: bool
     one_capacity_line: bool
-    thousands: bool
     plural_possessive: bool
     explains_cpu: bool
     docs_link: bool
@@ -223,7 +224,6 @@ def rules_of(wanted: Release) -> Rules:
         pads_windows=not since(27),
         # texts
         one_capacity_line=since(28),
-        thousands=since(8),
         plural_possessive=not since(22),
         explains_cpu=since(22),
         docs_link=since(13),

@@ -14,8 +14,8 @@ from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 from kvcalc.engines.vllm.card import ASSUMED, Card, batch_defaults, card_of
-from kvcalc.engines.vllm.served import check_served
 from kvcalc.engines.vllm.rules import Rules, rules_of, told_apart
+from kvcalc.engines.vllm.served import check_served
 from kvcalc.engines.vllm.version import Release, release
 
 __all__ = ["DEFAULT_BLOCK_SIZE", "PREFIX_BY_BLOCK", "Settings", "Speculation", "resolve"]
@@ -211,9 +211,7 @@ def resolve(
         notes.append(f"the model names no maximum: {format_count(length)} tokens are taken")
     tokens, seqs = _batch(model, deployment, card, length, rules)
     overlap = _overlap(model, deployment, rules, speculation)
-    steps = rules.batches(
-        deployment.pipeline_parallel_size, overlap, dense=_runs_ahead(model)
-    )
+    steps = rules.batches(deployment.pipeline_parallel_size, overlap, dense=_runs_ahead(model))
     settings = Settings(
         release=wanted,
         rules=rules,
@@ -486,7 +484,9 @@ def _prefix_caching(
         and asked
         and not (model.architecture or "").startswith(PREFIX_BY_BLOCK)
     ):
-        notes.append("this release caches no prefixes of this architecture: asked for and turned off")
+        notes.append(
+            "this release caches no prefixes of this architecture: asked for and turned off"
+        )
         return False
     return (rules.prefix_caching == "on" and rows) if asked is None else asked
 

@@ -2,42 +2,53 @@
 
 from __future__ import annotations
 
-from kvcalc.core.capacity import Capacity, capacity, longest
+from kvcalc.core.capacity import Capacity, capacity, longest, start_up_limit, start_up_need
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.units import format_count
 from kvcalc.engines.vllm.rules import Rules, rules_of
-from kvcalc.engines.vllm.version import release
+from kvcalc.engines.vllm.version import Release, release
 
 __all__ = ["start_up_log"]
 
 _GIB = 2**30
+_SWAP = 4 * _GIB
+"""V0's default swap space on each rank, from which it counts its CPU blocks."""
+
+_CUDA_BLOCKS = (0, 7)
+"""Since then V0 names the device in its line of blocks."""
+
+_DOCS = " See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
 
 
 def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]:
     """Return the lines that a start with so many bytes on each rank logs.
 
     vLLM 0.33 v1/core/kv_cache_utils.py (update_kv_cache_capacity) and kv_cache_planning.py
-    (_check_enough_kv_cache_memory).
+    (_check_enough_kv_cache_memory), and what they were called before; V0's
+    executor/executor_base.py, initialize_cache.
 
     Args:
         plan: as `plan` returns it.
         kv_cache_bytes: "Available KV cache memory"; None where num_gpu_blocks_override fixes it.
     """
+    wanted = release(plan.engine_version)
     found = capacity(plan, kv_cache_bytes)
-    told = (
-        [] if kv_cache_bytes is None else [f"Available KV cache memory: {_gib(kv_cache_bytes)} GiB"]
-    )
+    if wanted.engine == "v0":
+        return _v0(plan, found, wanted)
+    rules = rules_of(wanted._replace(engine=None))
+    told: list[str] = []
+    if kv_cache_bytes is not None and wanted.line >= (0, 9):
+        told.append(f"Available KV cache memory: {_gib(kv_cache_bytes, rules)} GiB")
     if not found.fits:
-        return (*told, *_refusal(plan, kv_cache_bytes))
-    return (*told, *_capacity(plan, found))
+        return (*told, *_refusal(plan, kv_cache_bytes, rules))
+    return (*told, *_capacity(plan, found, rules))
 
 
-def _gib(size: int) -> str:
-    return f"{round(size / _GIB, 2)}"
+def _gib(size: int, rules: Rules) -> str:
+    return f"{size / _GIB:.2f}" if rules.two_decimals else f"{round(size / _GIB, 2)}"
 
 
-def _capacity(plan: CachePlan, found: Capacity) -> tuple[str, ...]:
-    rules = rules_of(release(plan.engine_version))
+def _capacity(plan: CachePlan, found: Capacity, rules: Rules) -> tuple[str, ...]:
     size = f"GPU KV cache size: {format_count(found.kv_cache_tokens)} tokens"
     times = (
         f"Maximum concurrency for {format_count(plan.max_model_len)} tokens per request:"
@@ -46,32 +57,68 @@ def _capacity(plan: CachePlan, found: Capacity) -> tuple[str, ...]:
     return (f"{size}, {times}",) if rules.one_capacity_line else (size, times)
 
 
-def _refusal(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]:
+def _refusal(plan: CachePlan, kv_cache_bytes: int | None, rules: Rules) -> tuple[str, ...]:
     """Return the error of the first rank that cannot hold one sequence of the maximum."""
     for rank in plan.ranks:
         fits = longest(plan, rank, kv_cache_bytes, plan.max_model_len)
         if rank.pools and fits < plan.max_model_len:
-            return (_too_long(plan, rank, kv_cache_bytes, fits),)
+            return (_too_long(plan, rank, kv_cache_bytes, fits, rules),)
     return ()
 
 
-def _too_long(plan: CachePlan, rank: Rank, kv_cache_bytes: int | None, fits: int) -> str:
-    pool = rank.pools[0]
-    available = pool.units * pool.unit_bytes if pool.units is not None else kv_cache_bytes or 0
-    if plan.check_spares_reserved:
-        available -= pool.reserved_units * pool.unit_bytes
+def _too_long(
+    plan: CachePlan, rank: Rank, kv_cache_bytes: int | None, fits: int, rules: Rules
+) -> str:
+    docs = _DOCS if rules.docs_link else ""
+    available = start_up_limit(plan, rank, kv_cache_bytes)
     if available <= 0:
+        cpu = (
+            " (this flag also controls CPU memory reservation on the CPU backend, despite its name)"
+            if rules.explains_cpu
+            else ""
+        )
         return (
             "ValueError: No available memory for the cache blocks. Try increasing"
-            " `gpu_memory_utilization` when initializing the engine."
+            f" `gpu_memory_utilization` when initializing the engine{cpu}.{docs}"
         )
+    whose = "models's" if rules.plural_possessive else "model's"
     length = (
         f" Based on the available memory, the estimated maximum model length is {fits}."
-        if fits
+        if fits and rules.estimates_length
         else ""
     )
+    cpu = " (which also controls CPU memory on the CPU backend)" if rules.explains_cpu else ""
     return (
-        "ValueError: To serve at least one request with the model's max seq len"
-        f" ({plan.max_model_len}), ({_gib(rank.bytes_needed(plan.max_model_len))} GiB KV cache is"
-        f" needed, which is larger than the available KV cache memory ({_gib(available)} GiB).{length}"
+        f"ValueError: To serve at least one request with the {whose} max seq len"
+        f" ({plan.max_model_len}), ({_gib(start_up_need(plan, rank, plan.max_model_len), rules)} GiB"
+        " KV cache is needed, which is larger than the available KV cache memory"
+        f" ({_gib(available, rules)} GiB).{length} Try increasing `gpu_memory_utilization`{cpu} or"
+        f" decreasing `max_model_len` when initializing the engine.{docs}"
+    )
+
+
+def _v0(plan: CachePlan, found: Capacity, wanted: Release) -> tuple[str, ...]:
+    blocks, block = found.num_blocks or 0, plan.block_size or 1
+    try_this = (
+        "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the"
+        " engine."
+    )
+    if not blocks:
+        return (
+            "ValueError: No available memory for the cache blocks. Try increasing"
+            " `gpu_memory_utilization` when initializing the engine.",
+        )
+    device = "cuda" if wanted.line >= _CUDA_BLOCKS else "GPU"
+    swapped = _SWAP // (plan.block_bytes or _SWAP)
+    lines = (
+        f"# {device} blocks: {blocks}, # CPU blocks: {swapped}",
+        f"Maximum concurrency for {plan.max_model_len} tokens per request:"
+        f" {found.max_concurrency:.2f}x",
+    )
+    if found.fits:
+        return lines
+    return (
+        lines[0],
+        f"ValueError: The model's max seq len ({plan.max_model_len}) is larger than the maximum number"
+        f" of tokens that can be stored in KV cache ({blocks * block}). {try_this}",
     )

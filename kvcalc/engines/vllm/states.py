@@ -73,6 +73,16 @@ def _recurrent_dtype(
 ) -> str:
     """Return the dtype of a recurrent state: what is asked for, the model's, the convolution's."""
     asked, rules = settings.mamba_ssm_cache_dtype, settings.rules
+    own_kernels = (architecture or "").startswith("KimiK3")
+    if (
+        isinstance(cache, KimiDeltaAttention)
+        and asked not in ("auto", "float32")
+        and not own_kernels
+    ):
+        raise UnsupportedError(
+            f"vLLM keeps the state of {architecture} in float32, not in {asked}",
+            hint="leave mamba_ssm_cache_dtype out",
+        )
     if isinstance(cache, GatedDeltaNet) and not rules.gdn_ssm_dtype:
         return conv_dtype
     if asked != "auto":
@@ -90,7 +100,7 @@ def _keeps_checkpoint(cache: Cache, settings: Settings, architecture: str | None
     # Kimi-K3 has kernels of its own; Kimi-Linear's layer cannot export a checkpoint.
     if isinstance(cache, KimiDeltaAttention) and (architecture or "").startswith("KimiK3"):
         families = (_HOPPER, _BLACKWELL, _BLACKWELL_CONSUMER)
-        if not settings.rules.kda_checkpoint:
+        if not settings.rules.kda_checkpoint or settings.dtype != "bfloat16":
             return False
         return settings.card.family in families and cache.head_dim == _KERNEL_HEAD
     return False

@@ -30,7 +30,9 @@ class Release(NamedTuple):
         return self.major, self.minor
 
     def __str__(self) -> str:
-        return f"{self.major}.{self.minor}.{self.patch}" + (f"+{self.engine}" if self.engine else "")
+        return f"{self.major}.{self.minor}.{self.patch}" + (
+            f"+{self.engine}" if self.engine else ""
+        )
 
 
 NEWEST = Release(0, 33, 0)

@@ -70,12 +70,15 @@ def mamba_chunk_size(text: Fields, layers: tuple[LayerRun, ...]) -> int | None:
 def encoder_divisor(outer: Fields) -> int | None:
     """Return what a tensor-parallel size must divide for the vision encoder; None for no bound.
 
-    vLLM 0.33 models/{qwen2_vl,qwen2_5_vl,qwen3_vl,glm4_1v}.py split heads and channels by rank;
-    encoders that spell their heads otherwise are padded or kept whole.
+    vLLM 0.33 models/{qwen2_vl,qwen2_5_vl,qwen3_vl,glm4_1v}.py split heads and channels by rank, and
+    Kimi-K3's encoder its channels alone; encoders that spell their heads otherwise are padded or
+    kept whole.
     """
     vision = outer.section("vision_config")
     if vision is None:
         return None
+    if any(str(name).startswith("KimiK3") for name in outer.items("architectures") or ()):
+        return vision.whole("vt_intermediate_size")
     heads = vision.whole("num_heads")
     if heads is None:
         return None

@@ -112,9 +112,7 @@ def _groups(row: dict[str, Any]) -> list[list[int]]:
     return sorted(found)
 
 
-_REFUSAL = re.compile(
-    r"\((\d+)\), \(?([\d.]+) GiB KV cache is needed, .*?memory \(([\d.]+) GiB\)"
-)
+_REFUSAL = re.compile(r"\((\d+)\), \(?([\d.]+) GiB KV cache is needed, .*?memory \(([\d.]+) GiB\)")
 _LENGTH = re.compile(r"estimated maximum model length is (\d+)")
 
 
@@ -192,7 +190,9 @@ def main() -> int:
     else:
         rows = [r for r in _lines(SHARED / "oracle" / "vllm_results.jsonl") if "same_as" not in r]
         _write(ROWS, compact(rows, models))
-    lines = [f"{json.dumps(key)}:{json.dumps(models[key], separators=(',', ':'))}" for key in models]
+    lines = [
+        f"{json.dumps(key)}:{json.dumps(models[key], separators=(',', ':'))}" for key in models
+    ]
     MODELS.write_text("{\n" + ",\n".join(sorted(lines)) + "\n}\n", encoding="utf-8", newline="\n")
     return 0
 

@@ -61,10 +61,8 @@ def model(key: str) -> ModelSpec:
     layers, drafts = runs(told.pop("layers")), runs(told.pop("drafts", []))
     told["traits"] = tuple(told.get("traits", ()))
     count = sum(run.count for run in layers)
-    name = key.split(" ")[0]
-    return ModelSpec(
-        name=name, num_hidden_layers=count, layers=layers, draft_layers=drafts, **told
-    )
+    name = key.split(" ", maxsplit=1)[0]
+    return ModelSpec(name=name, num_hidden_layers=count, layers=layers, draft_layers=drafts, **told)
 
 
 @cache
@@ -144,7 +142,7 @@ def _of_plan(row: dict[str, Any], found: CachePlan) -> list[str]:
     same("bytes of a block", row.get("block"), first.pools[0].unit_bytes)
     widths = [rank.pools[0].unit_bytes if rank.pools else 0 for rank in found.ranks]
     same("bytes of the stages' blocks", row.get("stages"), widths)
-    blocks = sum(group[3] for group in groups)
+    blocks = sum(g.rule.peak(n) for g in first.groups())
     same("needed bytes", row.get("needed"), blocks * _whole_model_block(found))
     same("reuse", row.get("reuse"), found.reuse_tokens)
     wastes = found.wastes_at_admission(length)

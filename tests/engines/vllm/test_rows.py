@@ -22,6 +22,7 @@ LEFT_OUT = {
     "contains custom code which must be executed": "the oracle runs no code of a hub",
     "but Transformers does not recognize this architecture": "the oracle lacks the config class",
     "does not have `num_attention_heads` attribute": "transformers reads this config otherwise",
+    "SymmetricMemory does not support device type meta": "the oracle builds on no device",
     "Weight output_partition_size": "the weights' own quantisation, which sizes no cache",
     "Input should be a valid integer [type=int_type, input_value=None": "null in an old config",
     "kv_cache_dtype=nvfp4, block_size=None, use_mla=False": "FlashInfer was not installed then",
