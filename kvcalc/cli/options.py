@@ -128,8 +128,8 @@ MODEL: OptionGroup = (
 )  # fmt: skip
 
 DEPLOYMENT: OptionGroup = (
-    text("engine", "--engine", help="Whose rules: none (the model's own arithmetic) or vllm.", panel=_D,
-         metavar="NAME"),
+    text("engine", "--engine", help="Whose rules: none (the model's own arithmetic) or vllm.",
+         panel=_D, metavar="NAME"),
     text("engine_version", "--engine-version", help="Which version's rules.", panel=_D,
          metavar="VERSION"),
     text("kv_cache_dtype", "--kv-cache-dtype",

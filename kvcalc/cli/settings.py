@@ -115,9 +115,9 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, str]]:
         name = SETTINGS[key]
         if name in defaults:
             raise InputError(f"{key} is set twice", where=where, hint="leave out one of them")
-        if isinstance(given, bool) and name in SWITCHES:
-            given = str(given).lower()
-        values = given if isinstance(given, list) else [given]
+        switched = isinstance(given, bool) and name in SWITCHES
+        told = str(given).lower() if switched else given
+        values = told if isinstance(told, list) else [told]
         if not values or any(isinstance(v, (dict, list, bool)) or v is None for v in values):
             raise InputError(
                 f"{key} takes a text or a number", where=where, hint=f"write {key}: VALUE"

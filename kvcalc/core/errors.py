@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 
-_MOST_LISTED = 40  # names in one hint; of more, only the nearest are told
+_MOST_LISTED = 45  # names in one hint; of more, only the nearest are told
 
 
 class KvcalcError(Exception):

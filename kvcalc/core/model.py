@@ -94,8 +94,8 @@ class ModelSpec(Value, frozen=True, kw_only=True):
             split a model.
         encoder_divisor: what a tensor-parallel size must divide for a vision encoder that is split
             with the model (heads and channels: their greatest common divisor).
-        mamba_chunk_size: tokens that Mamba layers compute at once; it decides the block size of some
-            engines.
+        mamba_chunk_size: tokens that Mamba layers compute at once; it decides the block size of
+            some engines.
         traits: what decides which kernels can serve the model, apart from its rows.
         notes: what a reader of the numbers should know of this model.
     """

@@ -281,8 +281,8 @@ class CachePlan(Value, frozen=True, kw_only=True):
         report: how units become the figures that the engine logs.
         check: what the engine's start-up check asks for.
         check_spares_reserved: that check leaves the reserved units out.
-        check_fixed_units: where the settings fix the units, that check compares with them; otherwise
-            with the memory all the same.
+        check_fixed_units: where the settings fix the units, that check compares with them;
+            otherwise with the memory all the same.
         notes: one line for every rule that moved a number.
         unsupported: what is not modelled, with the size of the difference where it is known.
         convention: what the engine's rules take for granted, a sentence each.
@@ -328,9 +328,9 @@ class CachePlan(Value, frozen=True, kw_only=True):
 
     @property
     def block_pool(self) -> Pool | None:
-        """The binding rank's pool of blocks: the one that grows, else the only one there is."""
-        pools = self.rank.pools
-        return self.growing_pool or (pools[0] if self.split == "one_pool" and pools else None)
+        """The binding rank's pool of blocks: the one that grows, else one whose groups have them."""
+        blocks = (p for p in self.rank.pools if any(g.block_size for g in p.groups))
+        return self.growing_pool or next(blocks, None)
 
     @property
     def block_bytes(self) -> int | None:

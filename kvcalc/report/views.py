@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.results import (
@@ -49,26 +50,8 @@ def view(results: Sequence[object], units: UnitSystem) -> list[Block]:
     def size(value: int) -> str:
         return format_bytes(value, units=units)
 
-    first = results[0] if results else None
-    if isinstance(first, PerToken):
-        return _per_token([r for r in results if isinstance(r, PerToken)], size)
-    if isinstance(first, Comparison):
-        return _comparisons([r for r in results if isinstance(r, Comparison)], size)
-    if isinstance(first, PlanSummary):
-        return [b for r in results if isinstance(r, PlanSummary) for b in _plan(r, size)]
-    if isinstance(first, Fragmentation):
-        return [b for r in results if isinstance(r, Fragmentation) for b in _fragmentation(r, size)]
-    if isinstance(first, LayerMap):
-        return [b for r in results if isinstance(r, LayerMap) for b in _layer_map(r)]
-    if isinstance(first, LayerDiff):
-        return [b for r in results if isinstance(r, LayerDiff) for b in _layer_diff(r)]
-    if isinstance(first, GpuSpec):
-        return _gpus([r for r in results if isinstance(r, GpuSpec)], size)
-    if isinstance(first, PresetSummary):
-        return [_presets([r for r in results if isinstance(r, PresetSummary)], size)]
-    if isinstance(first, PresetDetail):
-        return [b for r in results if isinstance(r, PresetDetail) for b in _preset(r)]
-    return [_faults([r for r in results if isinstance(r, FileFault)])]
+    kind = type(results[0]) if results else FileFault
+    return _VIEWS[kind](results, size)
 
 
 def _exact(value: int, size: _Size) -> str:
@@ -548,7 +531,7 @@ def _gpus(results: Sequence[GpuSpec], size: _Size) -> list[Block]:
     return [Grid(columns, rows, text_columns=frozenset({1, 3}))]
 
 
-def _presets(results: Sequence[PresetSummary], size: _Size) -> Grid:
+def _presets(results: Sequence[PresetSummary], size: _Size) -> list[Block]:
     rows = tuple(
         (
             r.name,
@@ -558,7 +541,7 @@ def _presets(results: Sequence[PresetSummary], size: _Size) -> Grid:
         for r in results
     )
     columns = ("preset", "B a token", "what its layers keep")
-    return Grid(columns, rows, text_columns=frozenset({2}))
+    return [Grid(columns, rows, text_columns=frozenset({2}))]
 
 
 def _preset(result: PresetDetail) -> list[Block]:
@@ -586,9 +569,48 @@ def _preset(result: PresetDetail) -> list[Block]:
     return [Heading(title), _layers(result, named=False), Text(tuple(facts))]
 
 
-def _faults(results: Sequence[FileFault]) -> Block:
+def _faults(results: Sequence[FileFault]) -> list[Block]:
     lines = [
         f"{r.file}: sound" if r.message is None else f"{r.file}:{r.line}: {r.message}"
         for r in results
     ]
-    return Text(tuple(lines))
+    return [Text(tuple(lines))]
+
+
+# --------------------------------------------------------------------- dispatch
+
+_View = Callable[[Sequence[Any], _Size], list[Block]]
+
+
+def _unsized(show: Callable[[Any], list[Block]]) -> Callable[[Any, _Size], list[Block]]:
+    """Return the view of what has no sizes to format."""
+
+    def shown(result: Any, size: _Size) -> list[Block]:
+        del size
+        return show(result)
+
+    return shown
+
+
+def _each(show: Callable[[Any, _Size], list[Block]]) -> _View:
+    """Return the view of results that are shown one after the other."""
+
+    def shown(results: Sequence[Any], size: _Size) -> list[Block]:
+        return [block for result in results for block in show(result, size)]
+
+    return shown
+
+
+_VIEWS: dict[type, _View] = {
+    PerToken: _per_token,
+    Comparison: _comparisons,
+    PlanSummary: _each(_plan),
+    Fragmentation: _each(_fragmentation),
+    LayerMap: _each(_unsized(_layer_map)),
+    LayerDiff: _each(_unsized(_layer_diff)),
+    GpuSpec: _gpus,
+    PresetSummary: _presets,
+    PresetDetail: _each(_unsized(_preset)),
+    FileFault: _unsized(_faults),
+}
+"""Kind of result -> what shows the results of one command."""

@@ -6,10 +6,9 @@ from kvcalc.core.model import stage_sizes
 from kvcalc.core.plan import Group, Pool, Rank, Rows
 from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Window
 from kvcalc.engines.vllm.grouping import Grouping
-from kvcalc.engines.vllm.layers import Placed
 from kvcalc.engines.vllm.rules import Rules
 from kvcalc.engines.vllm.settings import Settings
-from kvcalc.engines.vllm.specs import Spec
+from kvcalc.engines.vllm.specs import Placed, Spec
 
 __all__ = ["ranks_of"]
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.units import cdiv, format_count
-from kvcalc.engines.vllm.layers import Placed
 from kvcalc.engines.vllm.rules import Rules
+from kvcalc.engines.vllm.specs import Placed
 
 __all__ = ["Grouping", "group_layers"]
 
@@ -65,30 +65,32 @@ def group_layers(
     if len({p.spec.one_group for p in specs}) == 1:
         return Grouping([specs])
     if _one_type(specs):
-        if not rules.uniform_type and len({p.spec.page for p in specs}) > 1:
-            raise UnsupportedError(
-                "this release of vLLM wants pages of one size, and this model's differ by layer",
-                hint="give a later version (0.11.0 or newer)",
-            )
-        return Grouping([specs])
+        return _of_one_type(specs, rules)
     if packed and len({p.spec.page for p in specs}) > 1:
         groups = _packed(_padded_windows(specs) if rules.pads_windows else specs)
         if not rules.spares_null_block:  # the order of the groups changed with the check: 0.29
             groups.sort(key=lambda members: members[0].spec.kind != "mla")
         return Grouping(groups, packed=True)
-    try:
-        equal, padded = _with_equal_pages(specs, rules)
-    except UnsupportedError:
-        promoted = _full_fallback(specs) if rules.full_fallback else None
-        if promoted is None:
-            raise
-        return Grouping([promoted], fallback=True)
-    return _of_equal_size(equal, rules, padded=padded)
+    return _of_equal_pages(specs, rules)
 
 
 def _one_type(specs: Sequence[Placed]) -> bool:
     """UniformTypeKVCacheSpecs.is_uniform_type."""
     return len({p.spec.family for p in specs}) == 1
+
+
+def _of_one_type(specs: list[Placed], rules: Rules) -> Grouping:
+    """Return the one group of layers that hold equal tokens, whatever their pages.
+
+    Raises:
+        UnsupportedError: pages of several sizes, where the release does not take them.
+    """
+    if not rules.uniform_type and len({p.spec.page for p in specs}) > 1:
+        raise UnsupportedError(
+            "this release of vLLM wants pages of one size, and this model's differ by layer",
+            hint="give a later version (0.11.0 or newer)",
+        )
+    return Grouping([specs])
 
 
 def _promoted(specs: list[Placed]) -> list[Placed]:
@@ -117,6 +119,22 @@ def _promoted(specs: list[Placed]) -> list[Placed]:
             hint="leave disable_hybrid_kv_cache_manager out",
         )
     return promoted
+
+
+def _of_equal_pages(specs: list[Placed], rules: Rules) -> Grouping:
+    """Return groups whose pages were made equal, or all layers in one if they cannot be.
+
+    Raises:
+        UnsupportedError: they cannot, and the release or the model has no such fallback.
+    """
+    try:
+        equal, padded = _with_equal_pages(specs, rules)
+    except UnsupportedError:
+        promoted = _full_fallback(specs) if rules.full_fallback else None
+        if promoted is None:
+            raise
+        return Grouping([promoted], fallback=True)
+    return _of_equal_size(equal, rules, padded=padded)
 
 
 def _full_fallback(specs: list[Placed]) -> list[Placed] | None:
@@ -195,9 +213,8 @@ def _padded_windows(specs: list[Placed]) -> list[Placed]:
     found = []
     for p in specs:
         wider = [page for page in pages if page >= p.spec.page]
-        if p.spec.kind == "window_mla" and wider:
-            p = p._replace(spec=p.spec._replace(page=wider[0]))
-        found.append(p)
+        page = wider[0] if p.spec.kind == "window_mla" and wider else p.spec.page
+        found.append(p._replace(spec=p.spec._replace(page=page)))
     return found
 
 

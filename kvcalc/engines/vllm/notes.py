@@ -35,7 +35,7 @@ def explain(
         *_block(layers, settings),
         *_states(layers, settings),
         *_windows(grouping, settings),
-        *_groups(grouping, ranks),
+        *_groups(grouping),
         *_speculation(settings),
         *_split(model, layers, ranks, settings),
         *_encoder(layers, settings),
@@ -79,8 +79,8 @@ def _states(layers: Layers, settings: Settings) -> Iterator[str]:
         if padding:
             yield (
                 f"a state's page is widened from {format_count(spec.entry)} to"
-                f" {format_count(spec.page)} B, the attention page ({format_ratio(padding / spec.page)}"
-                " of it is padding)"
+                f" {format_count(spec.page)} B, the attention page"
+                f" ({format_ratio(padding / spec.page)} of it is padding)"
             )
     slots = max(p.spec.slots for p in states)
     why = ["the running one"]
@@ -130,7 +130,7 @@ def _flight(settings: Settings) -> str:
     return f"{steps} steps of max_num_batched_tokens"
 
 
-def _groups(grouping: Grouping, ranks: tuple[Rank, ...]) -> Iterator[str]:
+def _groups(grouping: Grouping) -> Iterator[str]:
     number = len(grouping.groups)
     if number == 1:
         return
@@ -154,7 +154,6 @@ def _groups(grouping: Grouping, ranks: tuple[Rank, ...]) -> Iterator[str]:
         yield f"blocks of {told} tokens make the pages of all layers equal"
     if grouping.padded:
         yield "pages of some attention layers are widened to the largest"
-    del ranks
 
 
 def _is_state(members: list[Placed]) -> bool:
@@ -206,20 +205,20 @@ def _split(
 def _encoder(layers: Layers, settings: Settings) -> Iterator[str]:
     if any(p.spec.kind == "cross" for p in layers.placed):
         yield (
-            f"cross-attention layers are given blocks for {format_count(settings.max_num_batched_tokens)}"
-            " tokens, the largest step, whatever the encoder's own length"
+            "cross-attention layers are given blocks for"
+            f" {format_count(settings.max_num_batched_tokens)} tokens, the largest step, whatever"
+            " the encoder's own length"
         )
 
 
 def convention(settings: Settings) -> tuple[str, ...]:
     """Return what the plan takes for granted."""
+    step = (
+        f"{format_count(settings.max_num_batched_tokens)} tokens and"
+        f" {format_count(settings.max_num_seqs)} sequences a step on {settings.card.name}."
+    )
     kernels = (
         "FlashAttention, FlashInfer, FlashMLA and DeepGEMM are installed, as in vLLM's images."
     )
     null = "Block 0 is the null block: it is logged and allocated, and never handed out."
-    return (
-        f"{format_count(settings.max_num_batched_tokens)} tokens and"
-        f" {format_count(settings.max_num_seqs)} sequences a step on {settings.card.name}.",
-        kernels,
-        null,
-    )
+    return (step, kernels, null)

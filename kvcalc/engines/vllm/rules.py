@@ -15,9 +15,9 @@ from kvcalc.engines.vllm.version import Release
 __all__ = ["COMPARED", "Rules", "rules_of", "told_apart"]
 
 COMPARED = (
-    "0.8.5 0.9.2 0.10.0 0.10.1 0.10.2 0.11.0 0.11.2 0.12.0 0.13.0 0.14.0 0.14.1 0.15.1 0.16.0 0.17.1"
-    " 0.18.0 0.18.1 0.19.0 0.19.1 0.20.0 0.20.1 0.20.2 0.21.0 0.22.0 0.22.1 0.23.0 0.24.0 0.25.0"
-    " 0.25.1 0.26.0 0.27.0 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0"
+    "0.8.5 0.9.2 0.10.0 0.10.1 0.10.2 0.11.0 0.11.2 0.12.0 0.13.0 0.14.0 0.14.1 0.15.1 0.16.0"
+    " 0.17.1 0.18.0 0.18.1 0.19.0 0.19.1 0.20.0 0.20.1 0.20.2 0.21.0 0.22.0 0.22.1 0.23.0 0.24.0"
+    " 0.25.0 0.25.1 0.26.0 0.27.0 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0"
 )
 """Releases whose sources the rules were read in; V0's also from 0.2 to 0.7, by their logs."""
 
@@ -46,27 +46,29 @@ class Rules(NamedTuple):
             for those that are dense (dense), for all.
         ngram_overlaps: n-gram speculation leaves asynchronous scheduling on.
         retains_for_drafts: windows keep what several draft modules read again.
-        window_block: tokens a block of a window layer: the cache's own, the smallest that its kernel
-            reads, or the largest within the cache's own.
+        window_block: tokens a block of a window layer: the cache's own, the smallest that its
+            kernel reads, or the largest within the cache's own.
         state_blocks: blocks of a state: one; one every block of its own (length); by mode.
         prefix_caching: of hybrids: refused, off whatever is asked for, opt_in, or on.
         prefix_mode: how hybrids that can keep a state a block cache prefixes: with all of them
             (all), or with two (align).
         counts_proposed_in_all: proposed tokens take blocks under mode all too.
-        kda_checkpoint, mamba2_checkpoint, gdn_checkpoint: such layers keep a block for a checkpoint.
+        kda_checkpoint, mamba2_checkpoint, gdn_checkpoint: such layers keep a block for a
+            checkpoint.
         proposed_rows: convolutions that have rows for proposed tokens.
         state_dtype_is_cache_dtype: states are kept in the KV cache dtype.
         gdn_ssm_dtype: gated delta nets heed mamba_ssm_cache_dtype.
         nemotron_dtype: the state of a Nemotron-H whose config names none.
-        aligns: how the block of hybrids is found: not at all, in steps of 16 (fixed), or of what the
-            kernels read (kernels).
+        aligns: how the block of hybrids is found: not at all, in steps of 16 (fixed), or of what
+            the kernels read (kernels).
         mla_alignment: the least step of MLA hybrids.
         all_kernels_align: the found block is rounded up to what every backend reads.
         pads_v: K and V of different size are kept as if V were as large as K, in windows.
         heeds_mimo_dtype: MiMo-V2 heeds the KV cache dtype.
         checks_alibi: FlashAttention is asked whether it reads fp8 with biases by distance.
         sparse_splits_fp8_only: sparse MLA is split over ranks in fp8_ds_mla alone.
-        wide_pages: FlashAttention 4 reads pages of 128 (heads of 256); hopper_fp8_page: of 64 (512).
+        wide_pages: FlashAttention 4 reads pages of 128 (heads of 256).
+        hopper_fp8_page: FlashAttention 4 reads pages of 64 (heads of 512).
         mla_block: blocks of dense MLA: by the kernels, or as the older ones had them.
         large_cards: cards of 160 GiB take 16,384 tokens a step; gb10_is_small: GB10 takes 2,048.
         a100_is_small: an A100 of 80 GB takes 2,048.
@@ -242,7 +244,7 @@ def told_apart(wanted: Release) -> str | None:
         later = Release(major, minor, patch)
         if later.line == wanted.line and rules_of(later) != mine:
             return (
-                f"{wanted.major}.{wanted.minor} is read as {wanted}: by {name} rules had changed that"
-                " move a number (--engine-version with the patch)"
+                f"{wanted.major}.{wanted.minor} is read as {wanted}: by {name} rules had changed"
+                " that move a number (--engine-version with the patch)"
             )
     return None

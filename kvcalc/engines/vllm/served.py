@@ -1,14 +1,16 @@
 """Which architectures vLLM serves, and which of them over pipeline stages.
 
-vLLM 0.33 model_executor/models/registry.py: _PREVIOUSLY_SUPPORTED_MODELS, and the SupportsPP interface
-of each class; what was refused when it was asked for, and is not in that list, never was served.
+model_executor/models/registry.py of every compared release (_CAME_BY), vLLM 0.33's
+_PREVIOUSLY_SUPPORTED_MODELS there, and the SupportsPP interface of each class; what was refused when
+it was asked for, and is not in those lists, never was served.
 """
 
 from __future__ import annotations
 
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.model import ModelSpec
-from kvcalc.engines.vllm.version import Release
+from kvcalc.engines.vllm.rules import COMPARED
+from kvcalc.engines.vllm.version import Release, release
 
 __all__ = ["check_served"]
 
@@ -43,6 +45,60 @@ _ONE_STAGE = (
 )  # fmt: skip
 
 
+_CAME_BY = {
+    "0.9.2": (
+        "Ernie4_5_MoeForCausalLM FalconH1ForCausalLM Gemma3nForConditionalGeneration "
+        "Glm4vForConditionalGeneration GraniteMoeHybridForCausalLM HunYuanMoEV1ForCausalLM "
+        "MiMoForCausalLM MiniMaxM1ForCausalLM MiniMaxVL01ForConditionalGeneration "
+        "NemotronHForCausalLM Qwen2_5OmniForConditionalGeneration Qwen3ForSequenceClassification"
+    ),
+    "0.10.0": (
+        "ArceeForCausalLM BailingMoeForCausalLM Exaone4ForCausalLM Glm4MoeForCausalLM "
+        "HunYuanDenseV1ForCausalLM MiniMaxForCausalLM VoxtralForConditionalGeneration"
+    ),
+    "0.10.1": (
+        "Cohere2VisionForConditionalGeneration Ernie4_5ForCausalLM Gemma3nForCausalLM "
+        "Glm4vMoeForConditionalGeneration GptOssForCausalLM Llama4ForCausalLM "
+        "MBartForConditionalGeneration SmolLM3ForCausalLM Step3TextForCausalLM "
+        "Step3VLForConditionalGeneration"
+    ),
+    "0.10.2": (
+        "ApertusForCausalLM Gemma3TextModel InternVLForConditionalGeneration Lfm2ForCausalLM "
+        "LlamaForCausalLMEagle3 Qwen3NextForCausalLM SeedOssForCausalLM"
+    ),
+    "0.11.0": (
+        "BailingMoeV2ForCausalLM DeepseekV32ForCausalLM LongcatFlashForCausalLM Olmo3ForCausalLM "
+        "Qwen3VLForConditionalGeneration Qwen3VLMoeForConditionalGeneration"
+    ),
+    "0.11.2": (
+        "KimiLinearForCausalLM Lfm2MoeForCausalLM MiniMaxM2ForCausalLM "
+        "PaddleOCRVLForConditionalGeneration Qwen3OmniMoeForConditionalGeneration"
+    ),
+    "0.14.0": "Grok1ForCausalLM Lfm2VlForConditionalGeneration MiMoV2FlashForCausalLM",
+    "0.15.1": "Glm4MoeLiteForCausalLM KimiK25ForConditionalGeneration Step3p5ForCausalLM",
+    "0.16.0": "GlmMoeDsaForCausalLM",
+    "0.17.1": "Qwen3_5ForConditionalGeneration Qwen3_5MoeForConditionalGeneration",
+    "0.19.0": "Gemma4ForCausalLM Gemma4ForConditionalGeneration",
+    "0.20.0": "DeepseekV4ForCausalLM Ministral3ForCausalLM",
+    "0.21.0": "LagunaForCausalLM",
+    "0.22.0": "MiniCPMV4_6ForConditionalGeneration",
+    "0.23.0": "Step3p7ForConditionalGeneration",
+    "0.24.0": "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration",
+    "0.27.0": "KimiK3ForConditionalGeneration Qwen3_5ForCausalLM Qwen3_5MoeForCausalLM",
+}
+"""Compared release -> architectures that its registry has and the compared one before lacks."""
+
+
+def _too_early(name: str, wanted: Release) -> str | None:
+    """Return the compared release that first serves an architecture, if `wanted` surely does not."""
+    compared = COMPARED.split()
+    for first, names in _CAME_BY.items():
+        if name in names.split():
+            before = release(compared[compared.index(first) - 1])
+            return first if wanted.number <= before.number else None
+    return None
+
+
 def check_served(model: ModelSpec, wanted: Release, pipeline_parallel_size: int) -> None:
     """Refuse an architecture that the release does not serve, or not over several stages.
 
@@ -56,6 +112,12 @@ def check_served(model: ModelSpec, wanted: Release, pipeline_parallel_size: int)
         raise UnsupportedError(
             f"vLLM {wanted} no longer serves {name}: {line} was the last that did",
             hint=f"give --engine-version {line}",
+        )
+    first = _too_early(name, wanted)
+    if first is not None:
+        raise UnsupportedError(
+            f"vLLM {wanted} does not serve {name} yet: {first} does",
+            hint=f"give --engine-version {first} or newer",
         )
     if name in _NEVER:
         raise UnsupportedError(

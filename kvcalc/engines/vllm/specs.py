@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from kvcalc.core.units import round_up
 
-__all__ = ["Kind", "Spec"]
+__all__ = ["Kind", "Placed", "Spec"]
 
 Kind = Literal["full", "mla", "window", "window_mla", "chunk", "cross", "state"]
 
@@ -75,3 +75,11 @@ class Spec(NamedTuple):
     def aligned(self, alignment: int) -> Spec:
         """Return the spec with its page rounded up to a multiple of `alignment` bytes."""
         return self._replace(page=round_up(self.content, alignment))
+
+
+class Placed(NamedTuple):
+    """A spec and the layers that have it, draft layers counted on from the model's own."""
+
+    spec: Spec
+    layers: list[int]
+    proposed_bytes: int = 0

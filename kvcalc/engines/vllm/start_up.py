@@ -17,6 +17,11 @@ _SWAP = 4 * _GIB
 _CUDA_BLOCKS = (0, 7)
 """Since then V0 names the device in its line of blocks."""
 
+_NO_MEMORY = (
+    "ValueError: No available memory for the cache blocks. Try increasing"
+    " `gpu_memory_utilization` when initializing the engine"
+)
+
 _DOCS = " See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
 
 
@@ -77,10 +82,8 @@ def _too_long(
             if rules.explains_cpu
             else ""
         )
-        return (
-            "ValueError: No available memory for the cache blocks. Try increasing"
-            f" `gpu_memory_utilization` when initializing the engine{cpu}.{docs}"
-        )
+        return f"{_NO_MEMORY}{cpu}.{docs}"
+    needed = start_up_need(plan, rank, plan.max_model_len)
     whose = "models's" if rules.plural_possessive else "model's"
     length = (
         f" Based on the available memory, the estimated maximum model length is {fits}."
@@ -90,35 +93,29 @@ def _too_long(
     cpu = " (which also controls CPU memory on the CPU backend)" if rules.explains_cpu else ""
     return (
         f"ValueError: To serve at least one request with the {whose} max seq len"
-        f" ({plan.max_model_len}), ({_gib(start_up_need(plan, rank, plan.max_model_len), rules)} GiB"
-        " KV cache is needed, which is larger than the available KV cache memory"
-        f" ({_gib(available, rules)} GiB).{length} Try increasing `gpu_memory_utilization`{cpu} or"
-        f" decreasing `max_model_len` when initializing the engine.{docs}"
+        f" ({plan.max_model_len}), ({_gib(needed, rules)} GiB KV cache is needed, which is larger"
+        f" than the available KV cache memory ({_gib(available, rules)} GiB).{length} Try"
+        f" increasing `gpu_memory_utilization`{cpu} or decreasing `max_model_len` when initializing"
+        f" the engine.{docs}"
     )
 
 
 def _v0(plan: CachePlan, found: Capacity, wanted: Release) -> tuple[str, ...]:
     blocks, block = found.num_blocks or 0, plan.block_size or 1
-    try_this = (
-        "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the"
-        " engine."
-    )
     if not blocks:
-        return (
-            "ValueError: No available memory for the cache blocks. Try increasing"
-            " `gpu_memory_utilization` when initializing the engine.",
-        )
+        return (f"{_NO_MEMORY}.",)
     device = "cuda" if wanted.line >= _CUDA_BLOCKS else "GPU"
     swapped = _SWAP // (plan.block_bytes or _SWAP)
-    lines = (
-        f"# {device} blocks: {blocks}, # CPU blocks: {swapped}",
-        f"Maximum concurrency for {plan.max_model_len} tokens per request:"
-        f" {found.max_concurrency:.2f}x",
-    )
+    counted = f"# {device} blocks: {blocks}, # CPU blocks: {swapped}"
     if found.fits:
-        return lines
-    return (
-        lines[0],
-        f"ValueError: The model's max seq len ({plan.max_model_len}) is larger than the maximum number"
-        f" of tokens that can be stored in KV cache ({blocks * block}). {try_this}",
+        concurrency = (
+            f"Maximum concurrency for {plan.max_model_len} tokens per request:"
+            f" {found.max_concurrency:.2f}x"
+        )
+        return counted, concurrency
+    refusal = (
+        f"ValueError: The model's max seq len ({plan.max_model_len}) is larger than the maximum"
+        f" number of tokens that can be stored in KV cache ({blocks * block}). Try increasing"
+        " `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
     )
+    return counted, refusal

@@ -93,8 +93,10 @@ def plan_v0(
     unsupported: tuple[str, ...] = ()
     if settings.pp > 1:
         unsupported = (
-            f"V0's start-up check gives a sequence 1 / {settings.pp} of the blocks: it refuses"
-            " lengths above that, which this plan does not",
+            (
+                f"V0's start-up check gives a sequence 1 / {settings.pp} of the blocks: it refuses"
+                " lengths above that, which this plan does not"
+            ),
         )
     return CachePlan(
         engine="vllm",

@@ -1,8 +1,8 @@
 """Write the oracle's answers in compact form: python -m tests.engines.vllm.record [FILE...].
 
-Without a file the shared answers are read and `models.json` and `rows.jsonl` are written. With files (answers
-to further questions, asked by the same oracle script) `more_rows.jsonl` is written, and what their models
-need is added to `models.json`.
+Without a file the shared answers are read and `models.json` and `rows.jsonl` are written. With
+files (answers to further questions, asked by the same oracle script) `more_rows.jsonl` is written,
+and what their models need is added to `models.json`.
 
 A line is one question (model, card, release, case) with what every memory size gave:
   groups   tokens a block, layers, bytes of a block, blocks a request of the maximum; sorted
@@ -150,7 +150,7 @@ def _add(entry: dict[str, Any], row: dict[str, Any]) -> None:
     entry["max_model_len"] = row["max_model_len"]
     if sized or pp == 1:
         entry["groups"] = _groups(row)
-        entry["block"] = row["bytes_per_block_total"] if "bytes_per_block_total" in row else None
+        entry["block"] = row.get("bytes_per_block_total")
     if "bytes_per_block_total_per_pp_rank" in row:
         entry["stages"] = row["bytes_per_block_total_per_pp_rank"]
     if row.get("needed_bytes_one_request") is not None:
@@ -184,12 +184,16 @@ def main() -> int:
     files = [Path(argument) for argument in sys.argv[1:]]
     models: dict[str, Any] = {}
     if files:
-        models = json.loads(MODELS.read_text(encoding="utf-8"))
         rows = [row for file in files for row in _lines(file)]
-        _write(MORE, compact(rows, models))
     else:
         rows = [r for r in _lines(SHARED / "oracle" / "vllm_results.jsonl") if "same_as" not in r]
-        _write(ROWS, compact(rows, models))
+    written, other = (MORE, ROWS) if files else (ROWS, MORE)
+    _write(written, compact(rows, models))
+    known = json.loads(MODELS.read_text(encoding="utf-8")) if MODELS.is_file() else {}
+    for row in _lines(other) if other.is_file() else []:
+        for key in (row["model"], row["case"].get("draft_model")):
+            if key in known:
+                models.setdefault(key, known[key])
     lines = [
         f"{json.dumps(key)}:{json.dumps(models[key], separators=(',', ':'))}" for key in models
     ]

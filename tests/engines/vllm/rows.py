@@ -153,7 +153,7 @@ def _of_plan(row: dict[str, Any], found: CachePlan) -> list[str]:
 
 
 def _whole_model_block(found: CachePlan) -> int:
-    """Return the widest group's bytes over all stages: the oracle sizes a request before projection."""
+    """Return the widest group's bytes over all stages: the oracle sizes requests before cutting."""
     groups: dict[int, int] = {}
     for rank in found.ranks:
         for pool in rank.pools:
