@@ -328,7 +328,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
 
     @property
     def block_pool(self) -> Pool | None:
-        """The binding rank's pool of blocks: the one that grows, else one whose groups have them."""
+        """The binding rank's pool of blocks: the one that grows, else one whose groups have any."""
         blocks = (p for p in self.rank.pools if any(g.block_size for g in p.groups))
         return self.growing_pool or next(blocks, None)
 

@@ -21,9 +21,11 @@ from kvcalc.engines.vllm.checks import check_context_parallel, check_split
 from kvcalc.engines.vllm.grouping import Grouping, group_layers
 from kvcalc.engines.vllm.layers import Layers, describe
 from kvcalc.engines.vllm.notes import convention, explain
+from kvcalc.engines.vllm.release_notes import not_modelled, notes_of_release, release_convention
 from kvcalc.engines.vllm.settings import Settings, resolve
 from kvcalc.engines.vllm.start_up import start_up_log
 from kvcalc.engines.vllm.v0 import plan_v0, starts_v0
+from kvcalc.engines.vllm.version import NEWEST
 
 __all__ = ["plan", "start_up_log"]
 
@@ -56,10 +58,10 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
             hint="use --engine none to see what its layers are",
         )
     ranks = ranks_of(grouping, model.num_hidden_layers, settings)
-    stages = share.stages(1) if settings.pp == 1 else ()
-    if stages:
-        ranks = (msgspec.structs.replace(ranks[0], share=stages[0]),)
+    if settings.pp == 1:
+        ranks = (msgspec.structs.replace(ranks[0], share=share),)
     notes.extend(explain(model, layers, grouping, ranks, settings))
+    notes.extend(notes_of_release(model, grouping, settings))
     word = layers.kv_dtype
     return CachePlan(
         engine="vllm",
@@ -76,9 +78,16 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         check_spares_reserved=settings.rules.spares_null_block,
         check_fixed_units=settings.rules.override_in_check,
         notes=tuple(notes),
-        convention=convention(settings),
-        source=f"vLLM {settings.release}: v1/kv_cache_interface.py, v1/core/kv_cache_planning.py",
+        unsupported=not_modelled(layers, grouping, settings),
+        convention=(*convention(settings), *release_convention(settings)),
+        source=f"vLLM {settings.release}: v1/kv_cache_interface.py, v1/core/{_planning(settings)}",
     )
+
+
+def _planning(settings: Settings) -> str:
+    """Return the file of v1/core that plans."""
+    newest = settings.release.line >= NEWEST.line
+    return "kv_cache_planning.py" if newest else "kv_cache_utils.py"
 
 
 _PACKED_AS = {"nvfp4_4over6": "nvfp4", "fp8_inc": "fp8_e4m3"}

@@ -46,19 +46,22 @@ def unasked_block(used: Used, settings: Settings, word: str) -> int:
     if not used:
         return DEFAULT_BLOCK_SIZE
     mla = [a for a in used.values() if a.query is not None and a.query.mla]
-    age = settings.rules.mla_block
-    if mla and age != "kernels":
-        return _older_mla_block(mla[0].query, settings.card.family, age, word)
+    if mla and settings.rules.mla_block != "kernels":
+        return _older_mla_block(mla[0].query, settings, word)
     return preferred_block(distinct_backends(used, settings), DEFAULT_BLOCK_SIZE)
 
 
-def _older_mla_block(query: Query | None, family: int, age: str, word: str) -> int:
-    """Return tokens a block of MLA before 0.18: platforms/cuda.py, check_and_update_config."""
+def _older_mla_block(query: Query | None, settings: Settings, word: str) -> int:
+    """Return tokens a block of MLA before 0.18: platforms/cuda.py, check_and_update_config.
+
+    On Blackwell FlashInfer's kernel (0.15 on) reads 64, CUTLASS's before it 128.
+    """
+    family, at = settings.card.family, settings.release.line
     sparse = query is not None and query.sparse
     if family == HOPPER or sparse or (family == BLACKWELL and word.startswith("fp8_ds_mla")):
         return 64
-    if family == BLACKWELL and age == "2025":
-        return 128
+    if family == BLACKWELL and settings.rules.mla_block == "2025":
+        return 64 if at >= (0, 15) else 128
     return DEFAULT_BLOCK_SIZE
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.attention import CompressedAttention, SharedKv
+from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines.vllm import deepseek_v4
@@ -73,8 +74,10 @@ def describe(model: ModelSpec, settings: Settings, share: ModelSpec, notes: list
     used, word = attention_of(attention, model, share, settings, heeded)
     block = settings.block_size or unasked_block(used, settings, word)
     boundary = word.startswith("turboquant_") and not states and bool(used)
-    if boundary:
-        block = covering_plain_layers(block, used)
+    if settings.kv_dtype.startswith("turboquant_") and not states and used:
+        block = covering_plain_layers(block, used)  # whether or not the layers heed the dtype
+    if word.startswith("turboquant_"):
+        _check_own_layers(share)
     kept = {c: state_of(c, settings, model.architecture) for c in states}
     widest = max((state.content for state in kept.values()), default=0)
     alignment = 1
@@ -90,6 +93,16 @@ def describe(model: ModelSpec, settings: Settings, share: ModelSpec, notes: list
         state_page=widest if states else None,
         state_alignment=alignment,
     )
+
+
+def _check_own_layers(share: ModelSpec) -> None:
+    """Refuse TurboQuant for layers that keep rows and a state at once (quantization/turboquant)."""
+    for run in share.layers:
+        if {True, False} <= {bool(cache.rows()) for cache in run.caches}:
+            raise UnsupportedError(
+                "TurboQuant finds no attention layers in a model whose layers keep a state too",
+                hint="choose another KV cache dtype",
+            )
 
 
 def deepseek_v4_layers(caches: dict[Cache, list[int]], settings: Settings) -> Layers:

@@ -83,6 +83,13 @@ def _states(layers: Layers, settings: Settings) -> Iterator[str]:
                 f" ({format_ratio(padding / spec.page)} of it is padding)"
             )
     slots = max(p.spec.slots for p in states)
+    every = max(p.spec.every for p in states)
+    if every:
+        yield (
+            "prefixes are cached with a state at every block (mamba_cache_mode all): a request"
+            " takes as many blocks of every group of state layers as of attention"
+        )
+        return
     why = ["the running one"]
     if settings.prefix_caching:
         why.append("the last one at a block's end, as prefixes are cached")

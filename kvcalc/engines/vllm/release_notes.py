@@ -1,4 +1,4 @@
-"""What a release does otherwise than the newest one, told beside the plan, and what is not modelled."""
+"""What a release does otherwise than the newest, told beside the plan, and what is not modelled."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from kvcalc.engines.vllm.rules import COMPARED
 from kvcalc.engines.vllm.settings import Settings
 from kvcalc.engines.vllm.version import NEWEST, release
 
-__all__ = ["notes_of_release", "not_modelled", "release_convention"]
+__all__ = ["not_modelled", "notes_of_release", "release_convention"]
 
 _BLACKWELL = 10
 
 
-def notes_of_release(
-    model: ModelSpec, grouping: Grouping, settings: Settings
-) -> Iterator[str]:
+def notes_of_release(model: ModelSpec, grouping: Grouping, settings: Settings) -> Iterator[str]:
     """Yield what the release makes of the figures that it logs, and of its start-up check."""
     rules, groups = settings.rules, grouping.groups
     if rules.report == "even_groups" and len(groups) > 1:
@@ -30,13 +28,13 @@ def notes_of_release(
         )
     if rules.check == "first_group" and len(groups) > 1:
         yield (
-            "the start-up check of 0.14 to 0.18 asks for the first group's blocks alone: a server can"
-            " start that cannot hold one sequence of the maximum"
+            "the start-up check of 0.14 to 0.18 asks for the first group's blocks alone: a server"
+            " can start that cannot hold one sequence of the maximum"
         )
     if rules.check == "layers" and grouping.padding_layers:
         yield (
-            "the start-up check until 0.13 leaves the empty places for layers out: a server can start"
-            " that cannot hold one sequence of the maximum"
+            "the start-up check until 0.13 leaves the empty places for layers out: a server can"
+            " start that cannot hold one sequence of the maximum"
         )
     if model.architecture == "NemotronHForCausalLM" and rules.nemotron_dtype == "float16":
         yield (
@@ -44,39 +42,41 @@ def notes_of_release(
             " (--mamba-ssm-cache-dtype float16)"
         )
     if settings.num_gpu_blocks_override is not None and not rules.override_in_check:
-        yield "the start-up check compares with the memory, not with num_gpu_blocks_override (until 0.20.0)"
+        yield (
+            "the start-up check compares with the memory, not with num_gpu_blocks_override, as"
+            " until 0.20.0"
+        )
 
 
-def not_modelled(
-    model: ModelSpec, layers: Layers, grouping: Grouping, settings: Settings
-) -> tuple[str, ...]:
+def not_modelled(layers: Layers, grouping: Grouping, settings: Settings) -> tuple[str, ...]:
     """Return what of the release is not modelled, with what it changes."""
     rules, at = settings.rules, settings.release.number
     found = []
     several = len(grouping.groups) > 1
     if settings.pp > 1 and (0, 14, 0) <= at < (0, 17, 0):
         found.append(
-            "0.14 to 0.16 compare what the whole model needs with one stage's memory: they refuse up to"
-            f" {settings.pp} times as early as this plan"
+            "0.14 to 0.16 compare what the whole model needs with one stage's memory: they refuse"
+            f" up to {settings.pp} times as early as this plan"
         )
     if settings.pp > 1 and several and at < (0, 11, 0):
         found.append(
-            "until 0.10 every stage made groups of its own layers: a block can be narrower than here"
+            "until 0.10 every stage made groups of its own layers: a block can be narrower than"
+            " here"
         )
-    kept = any(members[0].spec.keeps_all for members in grouping.groups)
-    if rules.check == "layers" and (kept or any(p.spec.keeps_all for p in layers.placed)):
+    kept = any(p.spec.keeps_all for members in grouping.groups for p in members)
+    if rules.check == "layers" and kept:
         found.append(
-            "the start-up check until 0.13 counts windows as if they were freed, even where they are"
-            " not: it can let a start pass that this plan refuses"
+            "the start-up check until 0.13 counts windows as if they were freed, even where they"
+            " are not: it can let a start pass that this plan refuses"
         )
     sparse = any(p.spec.kind == "mla" and p.spec.ratio == 1 for p in layers.placed) and (
         "DEEPSEEK_V32_INDEXER" in layers.backends
     )
     if sparse and settings.card.family == _BLACKWELL and (0, 18, 0) <= at < (0, 31, 0):
         found.append(
-            "the block size of sparse MLA on Blackwell was not determined for 0.18 to 0.30 (32 or 64)"
+            "the block size of sparse MLA on Blackwell was not determined for 0.18 to 0.30: it is"
+            " 32 or 64"
         )
-    del model
     return tuple(found)
 
 

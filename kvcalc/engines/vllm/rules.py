@@ -75,6 +75,7 @@ class Rules(NamedTuple):
         gpu_memory_utilization: the default.
         packing: how wide DeepSeek-V4's blocks are (assemble).
         pads_windows: DeepSeek-V4's window pages are widened to a compressed cache's.
+        images_in_one_step: a step is made large enough for an image that is read both ways.
         batch_within_length: a step has no more tokens than its sequences can have.
         one_capacity_line: tokens and concurrency are logged in one line.
         plural_possessive, explains_cpu, docs_link: wording of the refusal.
@@ -126,6 +127,7 @@ class Rules(NamedTuple):
     gpu_memory_utilization: float
     packing: Literal["products", "sums", "widest"]
     pads_windows: bool
+    images_in_one_step: bool
     batch_within_length: bool
     one_capacity_line: bool
     plural_possessive: bool
@@ -219,6 +221,7 @@ def rules_of(wanted: Release) -> Rules:
         large_cards=since(28),
         gb10_is_small=since(33),
         a100_is_small=since(9),
+        images_in_one_step=since(22),
         batch_within_length=since(11, 2),
         gpu_memory_utilization=0.92 if since(20) else 0.9,
         # _get_kv_cache_groups_uniform_groups; _get_packed_kv_cache_groups

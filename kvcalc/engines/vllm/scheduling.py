@@ -46,7 +46,8 @@ def batch_of(
         tokens = defaults.max_num_batched_tokens
         if any(isinstance(cache, CrossAttention) for _, cache in model.caches()):
             tokens = max(length, tokens)  # an encoder's output is not computed in chunks
-        if "image_prefix" in model.traits and (model.architecture or "").startswith("Gemma4"):
+        gemma4 = (model.architecture or "").startswith("Gemma4")
+        if gemma4 and "image_prefix" in model.traits and rules.images_in_one_step:
             tokens = max(_GEMMA4_VIDEO_TOKENS, tokens)
         if rules.batch_within_length:
             tokens = min(seqs * length, tokens)

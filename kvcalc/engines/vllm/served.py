@@ -1,8 +1,8 @@
 """Which architectures vLLM serves, and which of them over pipeline stages.
 
 model_executor/models/registry.py of every compared release (_CAME_BY), vLLM 0.33's
-_PREVIOUSLY_SUPPORTED_MODELS there, and the SupportsPP interface of each class; what was refused when
-it was asked for, and is not in those lists, never was served.
+_PREVIOUSLY_SUPPORTED_MODELS there, and the SupportsPP interface of each class; what was refused
+when it was asked for, and is not in those lists, never was served.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _ONE_STAGE = (
     "Eagle3LlamaForCausalLM", "EagleLlamaForCausalLM", "Gemma3TextModel", "Gemma3nForCausalLM",
     "Gemma3nForConditionalGeneration", "Idefics3ForConditionalGeneration",
     "LlamaForCausalLMEagle3", "Mamba2ForCausalLM", "PaddleOCRVLForConditionalGeneration",
-    "SmolVLMForConditionalGeneration", "WhisperForConditionalGeneration", "Zamba2ForCausalLM",
+    "SmolVLMForConditionalGeneration", "Step3VLForConditionalGeneration",
+    "WhisperForConditionalGeneration", "Zamba2ForCausalLM",
 )  # fmt: skip
 
 
@@ -90,7 +91,7 @@ _CAME_BY = {
 
 
 def _too_early(name: str, wanted: Release) -> str | None:
-    """Return the compared release that first serves an architecture, if `wanted` surely does not."""
+    """Return the compared release that first serves an architecture, if `wanted` surely not."""
     compared = COMPARED.split()
     for first, names in _CAME_BY.items():
         if name in names.split():

@@ -19,6 +19,9 @@ __all__ = ["Speculation", "speculation_of"]
 _METHODS = ("ngram", "mtp", "eagle", "eagle3", "draft_model")
 _MTP_METHODS = ("deepseek_mtp", "qwen3_next_mtp", "mimo_mtp", "glm4_moe_mtp", "longcat_flash_mtp")
 
+_NO_MTP = ("MiniCPMV4_6ForConditionalGeneration",)
+"""Wrappers of models with such layers that vLLM 0.33 does not hand on (hf_config_override)."""
+
 
 class Speculation(NamedTuple):
     """Tokens proposed ahead: by which method, how many, and the layers that propose them."""
@@ -61,6 +64,11 @@ def _drafting(model: ModelSpec, method: str, draft: str | ModelSpec | None) -> t
     if method == "ngram":
         return ()
     if method == "mtp":
+        if model.architecture in _NO_MTP:
+            raise UnsupportedError(
+                f"vLLM proposes no tokens with {model.architecture}'s own layers",
+                hint="choose ngram, eagle or a draft model",
+            )
         if not model.draft_layers:
             raise UnsupportedError(
                 f"{model.name} has no multi-token-prediction layers",
