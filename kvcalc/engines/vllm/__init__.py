@@ -24,8 +24,7 @@ from kvcalc.engines.vllm.notes import convention, explain
 from kvcalc.engines.vllm.release_notes import not_modelled, notes_of_release, release_convention
 from kvcalc.engines.vllm.settings import Settings, resolve
 from kvcalc.engines.vllm.start_up import start_up_log
-from kvcalc.engines.vllm.v0 import plan_v0, starts_v0
-from kvcalc.engines.vllm.version import NEWEST
+from kvcalc.engines.vllm.version import LAST_V0, NEWEST
 
 __all__ = ["plan", "start_up_log"]
 
@@ -39,8 +38,11 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """
     notes = beyond(model, deployment.max_model_len)
     model, settings = resolve(model, deployment, notes)
-    if starts_v0(model, deployment, settings):
-        return plan_v0(model, settings, deployment, notes)
+    if settings.release.line <= LAST_V0:
+        from kvcalc.engines.vllm.v0 import plan_v0, starts_v0
+
+        if starts_v0(model, deployment, settings):
+            return plan_v0(model, settings, deployment, notes)
     check_split(model, settings)
     layered = _with_drafts(model, settings)
     share = layered.on_rank(settings.tp)

@@ -13,7 +13,6 @@ from kvcalc.core.attention import CompressedAttention, SharedKv
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
-from kvcalc.engines.vllm import deepseek_v4
 from kvcalc.engines.vllm.attention import attention_of, heeded_word
 from kvcalc.engines.vllm.block_size import (
     StateNeeds,
@@ -111,6 +110,8 @@ def deepseek_v4_layers(caches: dict[Cache, list[int]], settings: Settings) -> La
     Raises:
         UnsupportedError: a block, dtype or cache that it does not have.
     """
+    from kvcalc.engines.vllm import deepseek_v4
+
     block = deepseek_v4.block_size(settings)
     word = deepseek_v4.cache_word(settings)
     placed = [

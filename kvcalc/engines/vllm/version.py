@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kvcalc.core.errors import UnsupportedError
 
-__all__ = ["NEWEST", "Release", "release"]
+__all__ = ["LAST_V0", "NEWEST", "Release", "release"]
 
 
 class Release(NamedTuple):
@@ -37,7 +37,8 @@ class Release(NamedTuple):
 
 NEWEST = Release(0, 33, 0)
 _OLDEST = (0, 2, 0)
-_LAST_V0 = (0, 10)
+LAST_V0 = (0, 10)
+"""The last line of releases that has V0."""
 _FIRST_V1 = (0, 7)
 
 _VERSION = re.compile(
@@ -78,7 +79,7 @@ def release(text: str | None) -> Release:
             f"vLLM {found} is not known: {oldest} to {NEWEST} are",
             hint=f"give a version of that range, such as {NEWEST}",
         )
-    if (found.engine == "v0" and found.line > _LAST_V0) or (
+    if (found.engine == "v0" and found.line > LAST_V0) or (
         found.engine == "v1" and found.line < _FIRST_V1
     ):
         raise UnsupportedError(

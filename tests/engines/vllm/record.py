@@ -179,16 +179,22 @@ def _write(path: Path, lines: list[dict[str, Any]]) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
+def shared_rows(models: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the shared answers in compact form; their models are added to `models`."""
+    rows = _lines(SHARED / "oracle" / "vllm_results.jsonl")
+    return compact([row for row in rows if "same_as" not in row], models)
+
+
 def main() -> int:
     """Write the files."""
     files = [Path(argument) for argument in sys.argv[1:]]
     models: dict[str, Any] = {}
     if files:
         rows = [row for file in files for row in _lines(file)]
+        _write(MORE, compact(rows, models))
     else:
-        rows = [r for r in _lines(SHARED / "oracle" / "vllm_results.jsonl") if "same_as" not in r]
-    written, other = (MORE, ROWS) if files else (ROWS, MORE)
-    _write(written, compact(rows, models))
+        _write(ROWS, shared_rows(models))
+    other = ROWS if files else MORE
     known = json.loads(MODELS.read_text(encoding="utf-8")) if MODELS.is_file() else {}
     for row in _lines(other) if other.is_file() else []:
         for key in (row["model"], row["case"].get("draft_model")):
