@@ -136,6 +136,69 @@ def peers() -> str:
     return table(("calculator", *_VERDICTS), rows)
 
 
+def vllm_rows() -> str:
+    """Return how many answers of vLLM are equal, by release and card."""
+    from tests.engines.vllm.tally import FILES, tallies
+
+    found: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
+    for name in FILES:
+        for key, tally in tallies(name).items():
+            found[key].append(tally)
+    keys = sorted(found.items(), reverse=True)
+    lines = [
+        (
+            sum(t.questions for t in each),
+            sum(t.answers for t in each),
+            sum(t.refusals for t in each),
+            sum(len(t.wrong) for t in each),
+            sum(sum(t.left_out.values()) for t in each),
+        )
+        for _, each in keys
+    ]
+    rows = [
+        (release, card, *(f"{n:,}" for n in line))
+        for ((release, card), _), line in zip(keys, lines, strict=True)
+    ]
+    total = [f"{sum(column):,}" for column in zip(*lines, strict=True)]
+    heads = ("questions", "sized, equal", "refused by both", "different", "left out")
+    return table(("vLLM", "card", *heads), [*rows, ("all", "", *total)])
+
+
+def vllm_left_out() -> str:
+    """Return why answers are left out, and how many."""
+    from tests.engines.vllm.tally import FILES, tallies
+
+    counts: Counter[str] = Counter()
+    for name in FILES:
+        for tally in tallies(name).values():
+            counts.update(tally.left_out)
+    rows = sorted(((reason, str(count)) for reason, count in counts.items()))
+    return table(("why", "questions"), rows)
+
+
+def vllm_logs() -> str:
+    """Return the real logs that are reproduced, and those that are not."""
+    from tests.engines.vllm.log_cases import CASES, LISTED
+
+    def figures(case: Any) -> str:
+        told = (
+            case.memory and f"{case.memory} GiB",
+            case.blocks and f"{case.blocks:,} blocks",
+            case.tokens and f"{case.tokens:,} tokens",
+            case.concurrency and f"{case.concurrency:.2f}x",
+            case.needed and f"{case.needed} GiB needed",
+            case.length and f"{case.length:,} would fit",
+            case.block and f"block {case.block:,}",
+            case.padding and f"padding layers: {case.padding}",
+            "refused" if case.refused else None,
+        )
+        return ", ".join(text for text in told if text)
+
+    rows = [(case.release, case.model().name, figures(case), "yes") for case in CASES]
+    rows += [("", name, why, "no") for name, why in LISTED.items()]
+    return table(("vLLM", "model, or case", "what the log says", "reproduced"), rows)
+
+
 def convention() -> str:
     """Return engine none's convention."""
     return "".join(f"- {sentence}\n" for sentence in CONVENTION.values())

@@ -30,6 +30,7 @@ class LogCase(NamedTuple):
         needed: GiB that the refusal says are needed; length: that it says would fit.
         block: tokens a block, where it was raised and said so.
         padding: padding layers, where they are told of.
+        refused: the server did not start, as one sequence of the maximum does not fit.
         loose: the memory is told in whole GiB ("~50 GB") and the tokens in thousands.
     """
 
@@ -45,6 +46,7 @@ class LogCase(NamedTuple):
     length: int | None = None
     block: int | None = None
     padding: int | None = None
+    refused: bool = False
     loose: bool = False
 
 
@@ -72,7 +74,10 @@ def _windows_beside_full(full: int, windows: int) -> Callable[[], ModelSpec]:
         LayerRun(count=windows, caches=(SlidingWindow(sliding_window=2048, **heads),)),
     )
     return lambda: ModelSpec(
-        name="mixed", num_hidden_layers=full + windows, dtype="bfloat16", layers=layers
+        name=f"{full} full layers, {windows} windows",
+        num_hidden_layers=full + windows,
+        dtype="bfloat16",
+        layers=layers,
     )
 
 
@@ -94,7 +99,7 @@ _ONE_3090 = {"kv_cache_dtype": "fp8", "enable_prefix_caching": False, **_card("r
 
 CASES = (
     LogCase("vllm-v1-222", "0.5.4", _deepseek_coder_v2,
-            {"tensor_parallel_size": 8, "max_model_len": 16000}, 2.17, length=2368),
+            {"tensor_parallel_size": 8, "max_model_len": 16000}, tokens=2368, refused=True),
     LogCase("vllm-v0-001", "0.6.4", _preset("llama-3.1-8b"), {"max_model_len": 20000}, 3.81,
             blocks=1952, tokens=31232, concurrency=1.56),
     LogCase("vllm-v1-012", "0.7.0+v1", _preset("llama-3.1-70b"), {"max_model_len": 2048},
@@ -109,7 +114,7 @@ CASES = (
     LogCase("vllm-v1-016", "0.10.2", _preset("qwen2.5-1.5b"),
             {"max_model_len": 4096, "dtype": "float16"}, 0.07, needed=0.11, length=2624),
     LogCase("vllm-v1-120", "0.11.0", _preset("gpt-oss-120b"),
-            {"max_model_len": 131072, "max_num_batched_tokens": 1024}, 1.71, needed=4.54),
+            {"max_model_len": 131072, "max_num_batched_tokens": 1024}, 1.71, refused=True),
     LogCase("vllm-v1-041", "0.11.2", _preset("gpt-oss-120b"),
             {"max_model_len": 8192, **_speculating("eagle3", 1)}, padding=17),
     LogCase("vllm-v1-041", "0.12.0", _preset("gpt-oss-120b"),

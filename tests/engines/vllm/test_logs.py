@@ -74,6 +74,8 @@ def test_a_log_is_reproduced(case: LogCase) -> None:
             for off in (-0.005, 0.005)
         )
         assert low <= case.length <= high
+    if case.refused:
+        assert not any(planned.capacity(memory).fits for memory in _memories(case, planned))
     if case.block is not None:
         assert planned.block_size == case.block
     if case.padding is not None:
