@@ -162,7 +162,8 @@ def _diff_kv(query: Query, card: Card, asked: str | None) -> Backend:
             hint="choose another KV cache dtype",
         )
     known = ("auto", "bfloat16", *FP8)
-    if name == "TRITON_ATTN_DIFFKV" and query.kv_dtype not in known:
+    strict = name == "TRITON_ATTN_DIFFKV" or card.family == BLACKWELL
+    if strict and query.kv_dtype not in known:
         raise UnsupportedError(
             f"{name} keeps no {query.kv_dtype} cache", hint="choose another KV cache dtype"
         )

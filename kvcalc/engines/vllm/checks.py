@@ -10,6 +10,8 @@ from kvcalc.engines.vllm.states import check_groups
 
 __all__ = ["check_context_parallel", "check_split"]
 
+_CONTEXT_PARALLEL_SINCE = (0, 10, 2)
+
 
 def check_split(model: ModelSpec, settings: Settings) -> None:
     """Refuse tensor-parallel sizes that the model's heads do not allow.
@@ -58,6 +60,11 @@ def check_context_parallel(model: ModelSpec, layers: Layers, settings: Settings)
     dcp, tp = settings.dcp, settings.tp
     if dcp == 1:
         return
+    if settings.release.number < _CONTEXT_PARALLEL_SINCE:
+        raise UnsupportedError(
+            f"vLLM {settings.release} has no decode context parallelism: 0.10.2 does",
+            hint="use a decode context parallel size of 1, or a later version",
+        )
     if any(p.spec.kind in ("window", "window_mla", "chunk") for p in layers.placed):
         raise UnsupportedError(
             "decode context parallelism does not split windows",

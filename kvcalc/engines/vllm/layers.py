@@ -13,7 +13,8 @@ from kvcalc.core.attention import CompressedAttention, SharedKv
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
-from kvcalc.engines.vllm.attention import attention_of, heeded_word
+from kvcalc.engines.vllm.attention import Used, attention_of, heeded_word
+from kvcalc.engines.vllm.backends import choose
 from kvcalc.engines.vllm.block_size import (
     StateNeeds,
     covering_plain_layers,
@@ -77,6 +78,8 @@ def describe(model: ModelSpec, settings: Settings, share: ModelSpec, notes: list
         block = covering_plain_layers(block, used)  # whether or not the layers heed the dtype
     if word.startswith("turboquant_"):
         _check_own_layers(share)
+    if boundary:
+        _check_plain_layers(used, settings)
     kept = {c: state_of(c, settings, model.architecture) for c in states}
     widest = max((state.content for state in kept.values()), default=0)
     alignment = 1
@@ -92,6 +95,22 @@ def describe(model: ModelSpec, settings: Settings, share: ModelSpec, notes: list
         state_page=widest if states else None,
         state_alignment=alignment,
     )
+
+
+def _check_plain_layers(used: Used, settings: Settings) -> None:
+    """Refuse TurboQuant where the layers that it leaves plain go to FlashInfer (Blackwell).
+
+    v1/attention/backends/utils.py: no KV cache layout suits both.
+    """
+    for a in used.values():
+        if a.query is not None:
+            plain = choose(a.query._replace(kv_dtype="auto"), settings.card)
+            if plain.name == "FLASHINFER":
+                raise UnsupportedError(
+                    f"on {settings.card.name} the layers that TurboQuant leaves plain go to"
+                    " FlashInfer, and vLLM finds no layout for both",
+                    hint="choose --kv-cache-dtype fp8",
+                )
 
 
 def _check_own_layers(share: ModelSpec) -> None:
