@@ -15,6 +15,7 @@ from kvcalc.cli.options import (
 )
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
+from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.plan_summary import summarise
 from kvcalc.engines import start_up_log
 
@@ -41,7 +42,7 @@ def run(values: Values) -> None:
     """Plan every model under every deployment."""
     notes: list[str] = []
     models = inputs.models(values, notes)
-    memory = inputs.size(values, "kv_memory")
+    memory = _memory(values)
     deployed = inputs.deployments(values, notes)
     plans = inputs.plans(models, deployed, notes, tell=False)
     results = []
@@ -50,3 +51,15 @@ def run(values: Values) -> None:
         log = start_up_log(found, memory) if sized or memory is not None else ()
         results.append(summarise(found, kv_cache_bytes=memory, sized=sized, log=log))
     emit("plan", values, inputs.echo(values, plans), results, notes)
+
+
+def _memory(values: Values) -> int | None:
+    """Read the cache of each rank."""
+    memory = inputs.size(values, "kv_memory")
+    if memory == 0:
+        raise InvalidValueError(
+            "a cache of 0 B holds nothing",
+            hint="give a size such as 15GiB",
+            where=values.places["kv_memory"],
+        )
+    return memory

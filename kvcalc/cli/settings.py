@@ -122,6 +122,12 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, str]]:
             raise InputError(
                 f"{key} takes a text or a number", where=where, hint=f"write {key}: VALUE"
             )
+        if name == "engine_version" and isinstance(told, float):
+            raise InputError(
+                f"{key} {told} is a number, in which 0.10 and 0.1 are the same",
+                where=where,
+                hint=f'quote it: {key}: "{told}0" or "{told}"',
+            )
         if len(values) > 1 and name not in _LISTS:
             raise InputError(f"{key} takes one value", where=where, hint=f"write {key}: VALUE")
         texts = [str(v) for v in values]

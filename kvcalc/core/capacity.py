@@ -290,9 +290,9 @@ def _logged(
     if plan.report in ("concurrency", "weighted"):
         # As the engine computes it: a quotient that is no binary fraction can lose a token.
         return int(times * n), times
-    if plan.report in ("even_groups", "tokens") and rank.pools:
+    if plan.report in ("even_groups", "tokens") and plan.block_pool is not None:
         groups = rank.pools[0].groups
-        block = min(group.block_size for group in groups if group.block_size)
+        block = min((group.block_size for group in groups if group.block_size), default=0)
         tokens = units[0] // len(groups) * block * rank.token_factor
         return tokens, tokens / n if plan.report == "tokens" else times
     return int(concurrency * n), times
@@ -301,7 +301,10 @@ def _logged(
 def _overhead(
     plan: CachePlan, rank: Rank, budget: int | None, pools: tuple[PoolCapacity, ...]
 ) -> int:
-    reserved = sum(p.reserved_units * p.unit_bytes for p in pools)
+    reserved = sum(
+        (q.reserved_units if p.reserved_is_extra else min(q.reserved_units, q.units)) * q.unit_bytes
+        for p, q in zip(rank.pools, pools, strict=True)
+    )
     if budget is None or plan.split == "fungible":
         return reserved
     return reserved + max(0, budget - rank.fixed_bytes - sum(p.total_bytes for p in pools))

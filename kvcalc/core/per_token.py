@@ -57,6 +57,7 @@ def per_token(
         bytes_per_token=grown if period == 1 else None,
         growth=Growth(bytes=grown, tokens=period),
         bytes_per_token_past_windows=past if past_period == 1 else None,
+        growth_past_windows=Growth(bytes=past, tokens=past_period),
         bytes_per_token_all_ranks=everywhere if every_period == 1 else None,
         state_bytes=plan.fixed_bytes(Slots),
         encoder_bytes=plan.fixed_bytes(Fixed),

@@ -73,13 +73,25 @@ def _group(pool: str, group: Group, tokens: int) -> PlanGroup:
         pool=pool,
         name=group.name,
         layers=group.layers,
-        block_size=group.block_size,
+        block_size=_tokens_a_unit(group),
         keeps=" or ".join(dict.fromkeys(_keeps(rows.rule) for rows in group.rows)),
         group_bytes=group.unit_bytes,
         content_bytes=group.content_bytes,
         units_held=group.rule.held(tokens),
         units_needed=group.rule.peak(tokens),
     )
+
+
+def _tokens_a_unit(group: Group) -> int | None:
+    """Return tokens of a sequence that a unit stands for: as the engine says, else as its rule."""
+    if group.block_size is not None:
+        return group.block_size
+    match group.rule:
+        case Grow(block_tokens=block) | Window(block_tokens=block) | Chunk(block_tokens=block):
+            return block
+        case Compressed(block_entries=entries, ratio=ratio):
+            return entries * ratio
+    return None
 
 
 def _keeps(rule: Rule) -> str:
@@ -100,7 +112,7 @@ def _keeps(rule: Rule) -> str:
         case Fixed(tokens=tokens):
             return f"{format_count(tokens)} encoder tokens"
         case Slots(count=count, every=every):
-            more = f", one every {format_count(every)} tokens" if every else ""
+            more = f", one more every {format_count(every)} tokens" if every else ""
             return format_number_of(count, "state") + more
         case Whole(slots=slots):
             return f"{format_count(slots)} slots, whole"

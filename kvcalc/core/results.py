@@ -76,7 +76,8 @@ class PerToken(Value, frozen=True, kw_only=True):
             than block_size where ranks share them (context parallelism).
         bytes_per_token: growth of one sequence by one token while every window is open; None where
             a token adds no whole number of bytes (then see `growth`).
-        bytes_per_token_past_windows: the same once every window and chunk is full.
+        bytes_per_token_past_windows: the same once every window and chunk is full; None where that
+            is no whole number (then see `growth_past_windows`).
         bytes_per_token_all_ranks: the same as the first over all GPUs of one replica.
         state_bytes: fixed, a sequence.
         encoder_bytes: rows of an encoder's output, a sequence.
@@ -93,6 +94,7 @@ class PerToken(Value, frozen=True, kw_only=True):
     bytes_per_token: int | None
     growth: Growth
     bytes_per_token_past_windows: int | None
+    growth_past_windows: Growth
     bytes_per_token_all_ranks: int | None
     state_bytes: int
     encoder_bytes: int

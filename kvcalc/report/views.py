@@ -10,6 +10,7 @@ from kvcalc.core.results import (
     Comparison,
     FileFault,
     Fragmentation,
+    Growth,
     LayerDiff,
     LayerDifference,
     LayerMap,
@@ -77,13 +78,13 @@ def _per_token(results: Sequence[PerToken], size: _Size) -> list[Block]:
             rows.append((label, *cells))
 
     row("KV cache dtype", [r.kv_cache_dtype for r in results])
-    row("bytes a token", [_growth(r) for r in results])
+    row("bytes a token", [_growth(r.bytes_per_token, r.growth) for r in results])
     row("", [_maybe(r.bytes_per_token, size) for r in results])
     row(
         "past windows",
         [
-            _maybe(r.bytes_per_token_past_windows)
-            if r.bytes_per_token_past_windows != r.bytes_per_token
+            _growth(r.bytes_per_token_past_windows, r.growth_past_windows)
+            if r.growth_past_windows != r.growth
             else _NONE
             for r in results
         ],
@@ -136,10 +137,10 @@ def _allocated(sequence: SequenceSize) -> str:
     return format_count(sequence.allocated_bytes)
 
 
-def _growth(result: PerToken) -> str:
-    if result.bytes_per_token is not None:
-        return format_count(result.bytes_per_token)
-    return f"{format_count(result.growth.bytes)} in {result.growth.tokens}"
+def _growth(whole: int | None, growth: Growth) -> str:
+    if whole is not None:
+        return format_count(whole)
+    return f"{format_count(growth.bytes)} in {growth.tokens}"
 
 
 def _layers(result: PerToken | PresetDetail, *, named: bool) -> Grid:
@@ -262,7 +263,7 @@ def _bounds(group: Sequence[Comparison], size: _Size) -> Text:
         whole = c.paged.max_tail_bytes * c.block_size == tokens * c.paged.block_bytes
         lines.append(
             f"  worst tail: {format_number_of(tokens, 'token')}"
-            f"{'' if whole else ' in a block of every pool'} ="
+            f"{'' if whole else ' in a block of every group'} ="
             f" {_exact(c.paged.max_tail_bytes, size)};"
             f" here {size(c.paged.mean_tail_bytes)} on average"
         )
@@ -339,7 +340,6 @@ def _plan_groups(groups: Sequence[PlanGroup]) -> Grid:
     rows: list[tuple[str, ...]] = []
     for same in alike.values():
         group, count = same[0], len(same)
-        number = group.layers or 1
         each = f"{count} x " if count > 1 else ""
         rows.append(
             (
@@ -347,13 +347,14 @@ def _plan_groups(groups: Sequence[PlanGroup]) -> Grid:
                 f"{each}{group.layers}",
                 group.keeps,
                 _maybe(group.block_size),
-                format_count(group.group_bytes // number),
+                format_count(group.group_bytes),
                 f"{each}{format_count(group.units_needed)}",
             )
         )
-    total = format_count(sum(group.units_needed for group in groups))
-    rows.append(("a request", "", "", "", "", total))
-    columns = ("group", "layers", "keeps", "block", "page", "blocks")
+    if len({group.pool for group in groups}) == 1:  # units of two pools are no sum
+        total = format_count(sum(group.units_needed for group in groups))
+        rows.append(("a request", "", "", "", "", total))
+    columns = ("group", "layers", "keeps", "block", "B a block", "blocks")
     return Grid(columns, tuple(rows), text_columns=frozenset({2}))
 
 
@@ -364,7 +365,11 @@ def _unnumbered(name: str) -> str:
 
 
 def _started(start: StartUp, longest: int, size: _Size) -> list[Block]:
-    memory = "the settings" if start.kv_cache_bytes is None else size(start.kv_cache_bytes)
+    given = (
+        "as many blocks as are set"
+        if start.kv_cache_bytes is None
+        else f"{size(start.kv_cache_bytes)} for the cache"
+    )
     rows = [
         ("blocks", _maybe(start.num_blocks)),
         ("tokens", format_count(start.kv_cache_tokens)),
@@ -376,7 +381,7 @@ def _started(start: StartUp, longest: int, size: _Size) -> list[Block]:
         rows.append(("longest that fits", format_number_of(start.max_model_len_that_fits, "token")))
     verdict = "starts" if start.fits else "does not start"
     blocks: list[Block] = [
-        Heading(f"with {memory} for the cache it {verdict}"),
+        Heading(f"with {given} it {verdict}"),
         Grid(("", ""), tuple(rows)),
     ]
     if start.log:

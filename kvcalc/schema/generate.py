@@ -16,6 +16,7 @@ from kvcalc.core.results import (
     LayerDiff,
     LayerMap,
     PerToken,
+    PlanSummary,
     PresetDetail,
     PresetSummary,
 )
@@ -29,6 +30,7 @@ _RESULTS = {
     "per-token": PerToken,
     "compare": Comparison,
     "frag": Fragmentation,
+    "plan": PlanSummary,
     "layers": LayerMap,
     "layers-diff": LayerDiff,
     "gpus": GpuSpec,

@@ -9,11 +9,16 @@ import numpy as np
 import pytest
 
 from kvcalc.core.attention import FullAttention, SharedKv
-from kvcalc.core.capacity import pool_units, requests_that_fit
+from kvcalc.core.capacity import (
+    pool_units,
+    requests_that_fit,
+    start_up_limit,
+    start_up_need,
+)
 from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.lengths import Lengths
-from kvcalc.core.plan import CachePlan, Rank
-from kvcalc.core.rules import Grow, Slots, Window
+from kvcalc.core.plan import CachePlan, Check, Rank, Report
+from kvcalc.core.rules import Compressed, Grow, Slots, Window
 from tests.core import builders
 from tests.core.builders import GIB, model, plan_of
 from tests.core.test_plan import cache_plan, group, one_rank, pool
@@ -280,3 +285,161 @@ def test_requests_that_hold_nothing() -> None:
             requests_that_fit(plan, GIB, lengths)
         with pytest.raises(InvalidValueError, match="no request holds any cache"):
             requests_that_fit(plan_of(builders.GEMMA_3_27B), GIB, lengths)
+
+
+# Two groups in units of 320 B: one of 16 tokens that fills 128 B of it, one of 32 that fills all.
+NARROW = group(Grow(block_tokens=16), 8, name="narrow", block_size=16)
+WIDE = group(Grow(block_tokens=32), name="wide", block_size=32)
+# Four units of the one and two of the other for 64 tokens.
+ASKED: dict[Check, int] = {
+    "units": 6 * 320,
+    "layers": 4 * 128 + 2 * 320,
+    "first_group": 4 * 320,
+}
+
+
+@pytest.mark.parametrize(("check", "asked"), ASKED.items(), ids=list(ASKED))
+@pytest.mark.parametrize("spares", [True, False], ids=["spares", "does not spare"])
+def test_what_a_start_up_check_asks(check: Check, asked: int, *, spares: bool) -> None:
+    """Whole units, what layers fill, or the first group's alone; the null block apart or not.
+
+    It starts exactly from there on, whether or not one sequence really fits.
+    """
+    blocks = pool(NARROW, WIDE, reserved_units=1)
+    plan = one_rank(blocks, check=check, check_spares_reserved=spares, max_model_len=64)
+    least = asked + (320 if spares else 0)
+
+    assert start_up_need(plan, plan.rank, 64) == asked
+    assert start_up_limit(plan, plan.rank, least) == asked
+    assert plan.capacity(least).fits
+    assert not plan.capacity(least - 1).fits
+    assert plan.capacity(least).needed_bytes == 6 * 320
+    assert (plan.capacity(least).max_sequences == 1) == (least >= 7 * 320)
+    assert plan.capacity(7 * 320).max_sequences == 1
+
+
+def test_the_longest_is_the_checks() -> None:
+    """An older engine's check lets a length start that no sequence can reach."""
+    blocks = pool(NARROW, WIDE, reserved_units=1)
+    plan = one_rank(blocks, check="first_group", check_spares_reserved=False, max_model_len=100)
+    found = plan.capacity(4 * 320)
+
+    assert (found.max_model_len_that_fits, found.fits) == (64, False)
+    assert found.max_sequences == 0
+    assert one_rank(blocks, max_model_len=100).capacity(4 * 320).max_model_len_that_fits == 32
+
+
+def test_units_of_another_width_in_the_check() -> None:
+    """Until 0.28 vLLM checked packed pages by a rule of before: wider than what it allocates."""
+    blocks = pool(WIDE, reserved_units=1, check_unit_bytes=500)
+    plan = one_rank(blocks, check_spares_reserved=False, max_model_len=64)
+    fixed = one_rank(pool(WIDE, units=3, check_unit_bytes=500), max_model_len=64)
+
+    assert start_up_need(plan, plan.rank, 64) == 2 * 500
+    assert plan.capacity(999).num_blocks == 3
+    assert not plan.capacity(999).fits
+    assert plan.capacity(1000).fits
+    assert plan.capacity(1000).needed_bytes == 2 * 320
+    assert start_up_limit(fixed, fixed.rank, None) == 3 * 500
+
+
+@pytest.mark.parametrize(
+    ("fixed", "budget", "limit"),
+    [(True, None, 6 * 320), (True, 10**6, 6 * 320), (False, None, 6 * 320), (False, 999, 679)],
+)
+def test_the_check_of_a_fixed_number_of_blocks(
+    budget: int | None, limit: int, *, fixed: bool
+) -> None:
+    """It compares with those blocks, or with the memory all the same where there is one."""
+    blocks = pool(NARROW, WIDE, units=7, reserved_units=1)
+    plan = one_rank(blocks, check_fixed_units=fixed, max_model_len=64)
+
+    assert start_up_limit(plan, plan.rank, budget) == limit
+    assert plan.capacity(budget).num_blocks == 7
+    assert plan.capacity(budget).fits == (limit >= 6 * 320)
+
+
+def test_the_check_looks_at_what_the_memory_pays_for() -> None:
+    """V0 keeps states outside its blocks: they decide nothing at start-up."""
+    blocks = pool(group(Grow(block_tokens=16)), name="blocks")
+    states = pool(group(Slots(), 10**6), name="states", units=4)
+    plan = cache_plan(Rank(name="r", pools=(blocks, states), fixed_bytes=40), max_model_len=64)
+
+    assert start_up_need(plan, plan.rank, 64) == 4 * 160
+    assert start_up_limit(plan, plan.rank, 640) == 600
+    assert not plan.capacity(679).fits
+    assert plan.capacity(680).fits
+    assert plan.capacity(10**6).max_sequences == 4
+    assert start_up_limit(plan, plan.rank, 39) == 0
+
+
+def test_extra_units_are_not_spared() -> None:
+    """Pages that come on top of the budget are not taken off it."""
+    plan = one_rank(
+        pool(WIDE, reserved_units=3, reserved_is_extra=True), check_spares_reserved=True
+    )
+
+    assert start_up_limit(plan, plan.rank, 640) == 640
+
+
+# 101 units of 320 B; 6 are a sequence of 64 tokens, 4 + 2 of them.
+LOGGED: dict[Report, tuple[int, float]] = {
+    "exact": (101 * 64 // 6, 101 / 6),
+    "concurrency": (int(101 / 6 * 64), 101 / 6),
+    # 4 x 128 + 2 x 320 B are nine units of the first group's 128 B.
+    "weighted": (int(101 / 9 * 64), 101 / 9),
+    "even_groups": (101 // 2 * 16, 101 / 6),
+    "tokens": (101 // 2 * 16, 101 // 2 * 16 / 64),
+}
+
+
+@pytest.mark.parametrize(("report", "logged"), LOGGED.items(), ids=list(LOGGED))
+def test_what_is_logged(report: Report, logged: tuple[int, float]) -> None:
+    """The same blocks in the words of each release; how many sequences fit does not change."""
+    plan = one_rank(pool(NARROW, WIDE, reserved_units=1), report=report, max_model_len=64)
+    found = plan.capacity(101 * 320)
+
+    assert (found.kv_cache_tokens, found.max_concurrency) == logged
+    assert (found.num_blocks, found.max_sequences) == (101, 16)
+
+
+def test_a_token_lost_in_floating_point() -> None:
+    """49 blocks of 49 hold one sequence of 2,352 tokens; a 49th of that is 47.99..."""
+    sequence = pool(group(Grow(block_tokens=48)), units=1)
+    exact, floating = (
+        one_rank(sequence, report=report, max_model_len=2352) for report in ("exact", "concurrency")
+    )
+
+    assert 1 / 49 * 2352 < 48
+    assert exact.capacity().kv_cache_tokens == 48
+    assert floating.capacity().kv_cache_tokens == 47
+
+
+def test_logged_tokens_of_shared_ranks() -> None:
+    """Even groups and V0's tokens count those of all ranks that share a sequence."""
+    blocks = pool(NARROW, WIDE)
+    for report in ("even_groups", "tokens"):
+        plan = cache_plan(
+            Rank(name="r", pools=(blocks,), multiplicity=4, token_factor=4), report=report
+        )
+        assert plan.capacity(10 * 320).kv_cache_tokens == 5 * 16 * 4
+
+
+def test_logged_tokens_of_a_group_without_blocks() -> None:
+    """The smallest block that stands for tokens counts; a group may have none."""
+    plan = one_rank(
+        pool(group(Slots(), 320), group(Compressed(block_entries=8, ratio=4), block_size=32)),
+        report="even_groups",
+    )
+
+    assert plan.capacity(10 * 320).kv_cache_tokens == 5 * 32
+
+
+def test_blocks_of_states_are_counted() -> None:
+    """Where states alone are kept, in blocks that stand for tokens, those are the blocks."""
+    spare = pool(group(Slots(), 50), name="spare", units=3)
+    states = pool(group(Slots(), 160, block_size=64), name="states", reserved_units=1)
+
+    assert one_rank(spare, states).capacity(5 * 160).num_blocks == 5
+    assert one_rank(spare, states).capacity(5 * 160).block_bytes == 160
+    assert one_rank(spare, states, block_size=None).capacity(5 * 160).num_blocks is None

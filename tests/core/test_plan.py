@@ -9,7 +9,7 @@ import pytest
 
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.lengths import Lengths
-from kvcalc.core.plan import CachePlan, Group, Pool, Rank
+from kvcalc.core.plan import CachePlan, Group, Pool, Rank, Rows
 from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Whole, Window
 from kvcalc.core.waste import Wastes
 from tests.core import builders
@@ -226,6 +226,106 @@ def test_the_tail_of_a_compressed_cache() -> None:
     assert plan.wastes(1).tail_bytes == 160
     assert plan.max_tail_bytes() == 160
     assert plan.tail_slots() == 16
+
+
+def test_a_pool_of_blocks_that_does_not_grow() -> None:
+    """States in blocks that stand for tokens are what a block is where nothing grows."""
+    spare = pool(group(Slots(), 50), name="spare")
+    state = pool(group(Slots(count=2), 77, block_size=64), name="state")
+    grow = pool(group(GROW, 3), name="grow")
+
+    assert one_rank(spare, state).growing_pool is None
+    assert one_rank(spare, state).block_pool == state
+    assert one_rank(spare, state).block_bytes == 77
+    assert one_rank(spare, state, block_size=None).block_bytes is None
+    assert one_rank(spare).block_pool is None
+    assert one_rank(spare, state, grow).block_pool == grow
+
+
+# A block of 256 tokens: 64 entries of 10 B, one for 4 tokens, beside 2 of 100 B, one for 128.
+BY_4 = Compressed(block_entries=64, ratio=4)
+BY_128 = Compressed(block_entries=2, ratio=128)
+TWO_RATES = (Rows(rule=BY_128, payload={"latent": 80, "rope": 20}),)
+
+
+def test_rows_that_fill_a_block_at_another_rate() -> None:
+    """DeepSeek-V4 in vLLM: caches of two ratios share the blocks, each with slots of its own."""
+    both = group(BY_4, also=TWO_RATES, unit_bytes=64 * 10 + 2 * 100 + 24)
+    plan = one_rank(pool(both, unit_bytes=1000))
+
+    assert both.slot_bytes == 10
+    assert both.content_bytes == 840
+    assert [rows.slot_bytes for rows in both.rows] == [10, 100]
+    assert plan.growth() == (105, 32)  # 10 in 4 and 100 in 128
+    assert plan.bytes_used(300) == 75 * 10 + 2 * 100
+    assert plan.bytes_readable(300) == plan.bytes_used(300)
+    assert plan.max_tail_bytes() == 64 * 10 + 2 * 100
+    assert plan.held(300) == plan.need(300) == {"p": 2}
+    assert plan.wastes(300) == Wastes(
+        reserved_bytes=2 * 1000,
+        used_bytes=75 * 10 + 2 * 100,
+        tail_bytes=53 * 10 + 2 * 100,
+        page_padding_bytes=2 * 24,
+        group_padding_bytes=2 * 136,
+    )
+    assert plan.wastes_at_admission(300) == plan.wastes(300)
+
+
+def test_the_twin_of_rows_at_another_rate() -> None:
+    """In one piece each rate has a region of its own."""
+    twin = one_rank(pool(group(BY_4, also=TWO_RATES, unit_bytes=840))).contiguous(512)
+
+    assert [p.unit_bytes for p in twin.rank.pools] == [10, 100]
+    assert twin.bytes_needed(1) == 128 * 10 + 4 * 100
+    assert twin.wastes(300).used_bytes == 75 * 10 + 2 * 100
+
+
+def test_rows_at_another_rate_fit_the_unit_too() -> None:
+    with pytest.raises(InvalidValueError, match="840 B of rows in units of 839 B"):
+        group(BY_4, also=TWO_RATES, unit_bytes=839)
+
+
+def test_what_is_kept_and_not_read() -> None:
+    """A window of 20 kept whole (0.19 without the hybrid manager): the rest is retention."""
+    full = (Rows(rule=GROW, payload={"k": 3}),)
+    kept = group(Grow(block_tokens=16, limit=20), also=full, unit_bytes=16 * 13)
+    plan = one_rank(pool(kept))
+
+    assert plan.wastes(40) == Wastes(
+        reserved_bytes=3 * 208,
+        used_bytes=20 * 10 + 40 * 3,
+        tail_bytes=8 * 13,
+        retention_bytes=20 * 10,
+    )
+    assert plan.growth() == (13, 1)
+    assert plan.bytes_used(40) == 20 * 10 + 40 * 3
+    assert plan.contiguous().bytes_needed(1) == 20 * 10 + 100 * 3
+
+
+def test_what_is_declared_and_never_written() -> None:
+    """Rows of an encoder: admission asks for more blocks than they fill."""
+    cross = group(Fixed(block_tokens=16, tokens=20, declared=64))
+    plan = one_rank(pool(cross))
+
+    assert (plan.held(9), plan.need(9)) == ({"p": 2}, {"p": 4})
+    assert plan.wastes(9) == Wastes(reserved_bytes=320, used_bytes=200, tail_bytes=120)
+    assert plan.wastes_at_admission(9) == Wastes(
+        reserved_bytes=640, used_bytes=200, reservation_bytes=320, tail_bytes=120
+    )
+    assert plan.fixed_bytes(Fixed) == 200
+
+
+def test_states_at_every_block() -> None:
+    """One state is live; those at the blocks behind it are retained."""
+    plan = one_rank(pool(group(Slots(every=16), 1000)))
+
+    assert plan.need(40) == {"p": 3}
+    assert plan.wastes_at_admission(40) == Wastes(
+        reserved_bytes=3000, used_bytes=1000, retention_bytes=2000
+    )
+    assert plan.fixed_bytes(Slots) == 1000
+    assert plan.growth() == (0, 1)
+    assert plan.contiguous().bytes_needed(40) == 1000
 
 
 def test_bytes_in_use() -> None:

@@ -35,6 +35,14 @@ RING = Window(block_tokens=4, window=6, ring=True)
 CHUNK = Chunk(block_tokens=4, chunk=6)
 CHUNK_RING = Chunk(block_tokens=4, chunk=6, ring=True)
 ENTRIES = Compressed(block_entries=4, ratio=3)
+# All tokens kept though the last six, or those of a chunk of six, are read.
+KEPT = Grow(block_tokens=4, limit=6)
+KEPT_AHEAD = Grow(block_tokens=4, limit=6, lookahead=3)
+KEPT_CHUNK = Grow(block_tokens=4, limit=6, restarts=True)
+# One state live, and one more for each further four tokens begun.
+STATES = Slots(every=4)
+# 1,500 rows are written, blocks of 2,048 are asked for.
+DECLARED = Fixed(block_tokens=16, tokens=1500, declared=2048)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +86,23 @@ ENTRIES = Compressed(block_entries=4, ratio=3)
         (Slots(), 0, (1, 1, 0, 0, 0)),
         (Slots(), 10**6, (1, 1, 0, 0, 0)),
         (Slots(count=3), 5, (3, 1, 0, 0, 2)),
+        (KEPT, 0, (0, 0, 0, 0, 0)),
+        (KEPT, 6, (2, 6, 0, 2, 0)),
+        (KEPT, 7, (2, 6, 0, 1, 1)),
+        # Eight blocks for 30 tokens: 24 of them are read by no token to come.
+        (KEPT, 30, (8, 6, 0, 2, 24)),
+        (KEPT_AHEAD, 6, (3, 6, 0, 2, 4)),
+        (KEPT_CHUNK, 0, (0, 0, 0, 0, 0)),
+        (KEPT_CHUNK, 6, (2, 6, 0, 2, 0)),
+        (KEPT_CHUNK, 7, (2, 1, 0, 1, 6)),
+        (KEPT_CHUNK, 12, (3, 6, 0, 0, 6)),
+        (STATES, 0, (1, 1, 0, 0, 0)),
+        (STATES, 4, (1, 1, 0, 0, 0)),
+        (STATES, 5, (2, 1, 0, 0, 1)),
+        (STATES, 9, (3, 1, 0, 0, 2)),
+        (Slots(count=3, every=4), 9, (5, 1, 0, 0, 4)),
+        (Slots(every=1), 7, (7, 1, 0, 0, 6)),
+        (DECLARED, 7, (94, 1500, 0, 4, 0)),
         (Fixed(block_tokens=1500, tokens=1500), 0, (1, 1500, 0, 0, 0)),
         (Fixed(block_tokens=16, tokens=1500), 7, (94, 1500, 0, 4, 0)),
         (Whole(slots=8192), 0, (8192, 0, 8192, 0, 0)),
@@ -117,6 +142,15 @@ def test_split(rule: Rule, n: int, expected: tuple[int, ...]) -> None:
         (Chunk(block_tokens=4, chunk=6, in_flight=5), 100, (3, 4, 0, 0, 8)),
         (ENTRIES, 13, (2, 4, 0, 4, 0)),
         (Slots(count=3), 0, (3, 1, 0, 0, 2)),
+        (STATES, 9, (3, 1, 0, 0, 2)),
+        (KEPT, 7, (2, 6, 0, 1, 1)),
+        # Admission does not ask for what is held for proposed tokens.
+        (KEPT_AHEAD, 6, (2, 6, 0, 2, 0)),
+        (KEPT_CHUNK, 7, (2, 1, 0, 1, 6)),
+        # 128 blocks are asked for: those beyond the rows are reserved and never written.
+        (DECLARED, 0, (128, 1500, 544, 4, 0)),
+        (Fixed(block_tokens=16, tokens=1500, declared=1500), 9, (94, 1500, 0, 4, 0)),
+        (Fixed(block_tokens=16, tokens=1500, declared=100), 9, (94, 1500, 0, 4, 0)),
     ],
 )
 def test_split_at_admission(rule: Rule, n: int, expected: tuple[int, ...]) -> None:
@@ -145,6 +179,10 @@ def test_vllms_window_of_gemma() -> None:
         (ENTRIES, [0, 0, 1, 2, 2, 3, 4, 4]),
         (Slots(), [1] * 8),
         (Fixed(block_tokens=2, tokens=5), [5] * 8),
+        (STATES, [1] * 8),
+        (DECLARED, [1500] * 8),
+        (KEPT, [0, 1, 5, 5, 5, 5, 5, 5]),
+        (KEPT_CHUNK, [0, 1, 5, 0, 1, 5, 0, 1]),
         (Whole(slots=20), [0, 1, 5, 6, 7, 11, 12, 13]),
         (Whole(slots=20, limit=6), [0, 1, 5, 5, 5, 5, 5, 5]),
         (Whole(slots=20, limit=6, restarts=True), [0, 1, 5, 0, 1, 5, 0, 1]),
@@ -164,6 +202,9 @@ def test_readable(rule: Rule, expected: list[int]) -> None:
         (CHUNK, [0, 6, 6, 6, 6]),
         (ENTRIES, [0, 2, 2, 4, 4]),
         (Slots(count=2), [1] * 5),
+        (STATES, [1] * 5),
+        (KEPT, [0, 6, 6, 6, 6]),
+        (KEPT_CHUNK, [0, 6, 6, 6, 6]),
         (Whole(slots=20, limit=6, restarts=True), [0, 6, 6, 6, 6]),
         (Whole(slots=2, ratio=3), [0, 2, 2, 4, 4]),
     ],
@@ -184,6 +225,12 @@ def test_most_used(rule: Rule, expected: list[int]) -> None:
         (Chunk(block_tokens=4, chunk=500), Whole(slots=100, limit=500, restarts=True)),
         (ENTRIES, Whole(slots=33, ratio=3)),
         (Slots(count=3), Slots()),
+        (STATES, Slots()),
+        (KEPT, Whole(slots=6, limit=6)),
+        (KEPT_AHEAD, Whole(slots=6, limit=6)),
+        (KEPT_CHUNK, Whole(slots=6, limit=6, restarts=True)),
+        (Grow(block_tokens=4, limit=500), Whole(slots=100, limit=500)),
+        (DECLARED, Fixed(block_tokens=1500, tokens=1500)),
         (Fixed(block_tokens=16, tokens=1500), Fixed(block_tokens=1500, tokens=1500)),
         (Whole(slots=10), Whole(slots=100)),
         (Whole(slots=10, limit=6), Whole(slots=6, limit=6)),
@@ -204,6 +251,11 @@ def test_contiguous(rule: Rule, expected: Rule) -> None:
         RING,
         CHUNK,
         ENTRIES,
+        KEPT,
+        KEPT_AHEAD,
+        KEPT_CHUNK,
+        STATES,
+        DECLARED,
         Slots(count=2),
         Whole(slots=9),
         Whole(slots=9, limit=6),
@@ -221,12 +273,12 @@ def test_tally(rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("kind", "good"),
     [
-        (Grow, {"block_tokens": 16}),
+        (Grow, {"block_tokens": 16, "limit": 4}),
         (Window, {"block_tokens": 16, "window": 4, "in_flight": 1}),
         (Chunk, {"block_tokens": 16, "chunk": 4}),
         (Compressed, {"block_entries": 16, "ratio": 4}),
-        (Slots, {"count": 1}),
-        (Fixed, {"block_tokens": 16, "tokens": 4}),
+        (Slots, {"count": 1, "every": 4}),
+        (Fixed, {"block_tokens": 16, "tokens": 4, "declared": 4}),
         (Whole, {"limit": 4, "ratio": 1}),
     ],
 )
@@ -249,6 +301,21 @@ def test_refusals_of_what_may_be_nothing() -> None:
     ):
         with pytest.raises(InvalidValueError, match="is -1"):
             make()
+
+
+def test_units_at_admission() -> None:
+    """What is kept for every token is asked for as such; states with the length; what is declared.
+
+    A window in 0.19 without the hybrid manager, and Mamba states kept at every block.
+    """
+    window = Grow(block_tokens=16, limit=1024)
+    states = Slots(every=784)
+
+    assert [window.peak(n) for n in (0, 1, 1024, 8192)] == [0, 1, 64, 512]
+    assert window.peak(8192) == Grow(block_tokens=16).peak(8192)
+    assert [states.peak(n) for n in (0, 1, 784, 785, 8192)] == [1, 1, 1, 2, 11]
+    assert [states.held(n) for n in (0, 785)] == [1, 2]
+    assert (DECLARED.held(8192), DECLARED.peak(8192)) == (94, 128)
 
 
 def test_a_region_of_entries_with_a_limit() -> None:

@@ -41,6 +41,8 @@ def _first_in_reach(rule: Rule, token: int) -> int:
             return max(0, token - window + 1)
         case Chunk(chunk=chunk):
             return token - token % chunk
+        case Grow(limit=int(limit), restarts=restarts):
+            return token - token % limit if restarts else max(0, token - limit + 1)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ from kvcalc.core.attention import (
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import CachePlan, Group, Pool, Rank
+from kvcalc.core.plan import CachePlan, Check, Group, Pool, Rank, Rows
 from kvcalc.core.recurrent import (
     GatedDeltaNet,
     KimiDeltaAttention,
@@ -60,18 +61,27 @@ some_tokens = tokens.filter(bool)
 short = st.integers(0, 90)
 blocks = st.one_of(st.sampled_from((1, 2, 3, 16, 17, 32, 64, 256, 832)), st.integers(1, 40))
 windows = st.one_of(st.sampled_from((1, 2, 15, 16, 17, 128, 1024)), st.integers(1, 60))
+limits = st.none() | windows
 ratios = st.sampled_from((1, 2, 3, 4, 7, 128))
 
 grow = st.builds(Grow, block_tokens=blocks)
 sliding = st.builds(Window, block_tokens=blocks, window=windows, ring=st.booleans())
 chunked = st.builds(Chunk, block_tokens=blocks, chunk=windows, ring=st.booleans())
 compressed = st.builds(Compressed, block_entries=blocks, ratio=ratios)
+# Every token is kept, and no more read than those of a window or chunk.
+kept = st.builds(Grow, block_tokens=blocks, limit=windows, restarts=st.booleans())
 
 # Rules that hold blocks as the sequence goes on, without room for anything else.
-paged = st.one_of(grow, sliding, chunked, compressed)
+paged = st.one_of(grow, kept, sliding, chunked, compressed)
 # Rules with room for what is in flight or proposed, and those that do not look at the length.
 roomy = st.one_of(
-    st.builds(Grow, block_tokens=blocks, lookahead=st.integers(0, 20)),
+    st.builds(
+        Grow,
+        block_tokens=blocks,
+        lookahead=st.integers(0, 20),
+        limit=limits,
+        restarts=st.booleans(),
+    ),
     st.builds(
         Window,
         block_tokens=blocks,
@@ -90,14 +100,18 @@ roomy = st.one_of(
 )
 fixed = st.one_of(
     st.builds(Slots, count=st.integers(1, 5)),
-    st.builds(Fixed, block_tokens=blocks, tokens=windows),
+    st.builds(
+        Fixed, block_tokens=blocks, tokens=windows, declared=st.none() | windows | some_tokens
+    ),
 )
+# One state live, and one more kept at each of so many tokens.
+by_length = st.builds(Slots, count=st.integers(1, 5), every=blocks)
 # A region is a window's, a chunk's or a compressed cache's; no kind is two of them.
 whole = st.one_of(
     st.builds(Whole, slots=tokens, limit=st.none() | windows, restarts=st.booleans()),
     st.builds(Whole, slots=tokens, ratio=st.sampled_from((1, 4))),
 )
-rules: st.SearchStrategy[Rule] = st.one_of(paged, roomy, fixed, whole)
+rules: st.SearchStrategy[Rule] = st.one_of(paged, roomy, fixed, by_length, whole)
 
 lengths = st.one_of(
     st.lists(tokens, max_size=8).map(Lengths.of),
@@ -106,15 +120,43 @@ lengths = st.one_of(
 some_lengths = lengths.filter(lambda found: found.tokens > 0)
 
 
+payloads = st.dictionaries(st.sampled_from(("k", "v")), st.integers(1, 300), min_size=1)
+few = st.sampled_from((0, 0, 1, 2))
+
+
+def _beside(draw: st.DrawFn, rule: Rule) -> Rule:
+    """A rule that hands out as many units as another one, whatever the length."""
+    match rule:
+        case Grow() if rule.lookahead or draw(st.booleans()):
+            return msgspec.structs.replace(rule, limit=draw(limits), restarts=draw(st.booleans()))
+        case Grow(block_tokens=block):
+            return _entries(draw, block)
+        case Compressed(block_entries=entries, ratio=ratio):
+            if draw(st.booleans()):
+                return Grow(block_tokens=entries * ratio, limit=draw(limits))
+            return _entries(draw, entries * ratio)
+    return rule
+
+
+def _entries(draw: st.DrawFn, block: int) -> Compressed:
+    """Entries at any rate that fills blocks of so many tokens."""
+    rates = [ratio for ratio in (1, 2, 3, 4, 7, 128) if block % ratio == 0]
+    ratio = draw(st.sampled_from(rates))
+    return Compressed(block_entries=block // ratio, ratio=ratio)
+
+
 @st.composite
 def groups(draw: st.DrawFn, rule: st.SearchStrategy[Rule] = rules) -> Group:
-    """A group with rows of one or two roles, perhaps in widened pages and with lookahead."""
+    """A group with rows of one or two roles, perhaps in widened pages and with lookahead.
+
+    Up to two further sets of rows may fill the same units at other rates.
+    """
     chosen = draw(rule)
-    payload = {"k": draw(st.integers(1, 300))}
-    if draw(st.booleans()):
-        payload["v"] = draw(st.integers(0, 300))
+    payload = draw(payloads)
     ahead = draw(st.sampled_from((0, 0, 7)))
-    exact = chosen.slots_per_unit * sum(payload.values()) + ahead
+    also = tuple(Rows(rule=_beside(draw, chosen), payload=draw(payloads)) for _ in range(draw(few)))
+    rows = (Rows(rule=chosen, payload=payload), *also)
+    exact = sum(r.rule.slots_per_unit * r.slot_bytes for r in rows) + ahead
     return Group(
         name="group",
         layers=1,
@@ -122,6 +164,8 @@ def groups(draw: st.DrawFn, rule: st.SearchStrategy[Rule] = rules) -> Group:
         payload=payload,
         unit_bytes=exact + draw(st.sampled_from((0, 0, 1, 4096))),
         lookahead_bytes=ahead,
+        also=also,
+        block_size=draw(st.sampled_from((None, 16, 832))),
     )
 
 
@@ -154,6 +198,32 @@ def plans(draw: st.DrawFn, rule: st.SearchStrategy[Rule] = rules, ranks: int = 3
         ranks=tuple(found),
         split="fungible",
         max_model_len=draw(some_tokens),
+    )
+
+
+checks: st.SearchStrategy[Check] = st.sampled_from(("units", "layers", "first_group"))
+
+
+@st.composite
+def checked_plans(draw: st.DrawFn) -> CachePlan:
+    """A plan of one pool a rank that is checked at start-up in any of the known ways."""
+    plan = draw(plans())
+    ranks = []
+    for rank in plan.ranks:
+        first = msgspec.structs.replace(
+            rank.pools[0],
+            units=draw(st.sampled_from((None, None, 0, 1, 7, 1000))),
+            reserved_units=draw(st.integers(0, 2)),
+            check_unit_bytes=draw(st.none() | st.integers(1, 200_000)),
+        )
+        ranks.append(msgspec.structs.replace(rank, pools=(first,)))
+    return msgspec.structs.replace(
+        plan,
+        ranks=tuple(ranks),
+        split="one_pool",
+        check=draw(checks),
+        check_spares_reserved=draw(st.booleans()),
+        check_fixed_units=draw(st.booleans()),
     )
 
 

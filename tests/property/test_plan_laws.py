@@ -10,13 +10,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kvcalc.core.capacity import requests_that_fit
+from kvcalc.core.capacity import requests_that_fit, start_up_limit, start_up_need
 from kvcalc.core.compare import compare
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Pool, Rank
+from kvcalc.core.plan_summary import summarise
 from kvcalc.core.rules import Compressed
 from kvcalc.core.units import UNIT_SYSTEMS, UnitSystem, add_rates, format_bytes, parse_bytes
 from kvcalc.core.waste import WASTE_NAMES, Wastes
@@ -270,6 +271,70 @@ def test_a_shared_pool_serves_whole_sequences(plan: CachePlan, budget: int, kept
     assert found.max_sequences * share.needed_units <= free
     assert free < (found.max_sequences + 1) * share.needed_units
     assert share.units * share.unit_bytes <= budget
+
+
+@SETTINGS
+@given(some.checked_plans(), st.integers(1, 10**9), some.tokens, some.tokens)
+def test_what_the_check_asks_rises_with_the_length(
+    plan: CachePlan, budget: int, a: int, b: int
+) -> None:
+    """The search for the longest that starts rests on it; what it compares with does not move."""
+    low, high = sorted((a, b))
+    for rank in plan.ranks:
+        assert start_up_need(plan, rank, low) <= start_up_need(plan, rank, high)
+        limit, more = (start_up_limit(plan, rank, size) for size in (budget, 2 * budget))
+        assert limit <= more
+
+
+@SETTINGS
+@given(some.checked_plans(), st.integers(1, 10**9))
+def test_it_starts_where_the_check_lets_it(plan: CachePlan, budget: int) -> None:
+    """On every rank; the longest that starts does, and one token more does not."""
+
+    def starts(n: int) -> bool:
+        return all(
+            start_up_need(plan, rank, n) <= start_up_limit(plan, rank, budget)
+            for rank in plan.ranks
+            if rank.bytes_needed(n)
+        )
+
+    found = plan.capacity(budget)
+    longest = found.max_model_len_that_fits
+
+    assert found.fits == starts(plan.max_model_len)
+    assert found.fits == (longest == plan.max_model_len)
+    assert not longest or starts(longest)
+    assert longest == plan.max_model_len or not starts(longest + 1)
+
+
+@SETTINGS
+@given(some.plans(), some.tokens)
+def test_rows_of_a_group_share_its_units(plan: CachePlan, n: int) -> None:
+    """Rows that fill units at other rates hold as many; each set has slots of its own."""
+    for rank in plan.ranks:
+        for group in rank.groups():
+            local = rank.local(n)
+            assert {rows.rule.held(local) for rows in group.rows} == {group.rule.held(local)}
+            assert {rows.rule.peak(local) for rows in group.rows} == {group.rule.peak(local)}
+            assert group.content_bytes <= group.unit_bytes
+
+
+@SETTINGS
+@given(some.plans(), some.some_tokens)
+def test_a_summary_is_the_plan(plan: CachePlan, n: int) -> None:
+    """A summary's units, bytes and wastes are the plan's at its maximum."""
+    plan = msgspec.structs.replace(plan, max_model_len=n)
+    found = summarise(plan)
+    pools = {pool.name: pool for pool in plan.rank.pools}
+
+    assert found.units_needed == sum(plan.need(n).values())
+    assert found.needed_bytes == found.request.reserved_bytes == plan.bytes_needed(n)
+    assert found.needed_bytes == sum(
+        group.units_needed * pools[group.pool].unit_bytes for group in found.groups
+    )
+    assert [rank.needed_bytes for rank in found.ranks] == [r.bytes_needed(n) for r in plan.ranks]
+    assert max(rank.needed_bytes for rank in found.ranks) == found.needed_bytes
+    assert sum(rank.num_gpus for rank in found.ranks) == found.num_gpus
 
 
 @SETTINGS

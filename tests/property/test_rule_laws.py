@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvcalc.core.lengths import Lengths
-from kvcalc.core.rules import Chunk, Compressed, Grow, Rule, Tally, Whole, Window
+from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Tally, Whole, Window
 from tests.property import strategies as some
 from tests.property.simulator import simulate
 from tests.property.strategies import SETTINGS
@@ -23,7 +24,7 @@ def test_slots_are_conserved(rule: Rule, n: int) -> None:
 
 
 @SETTINGS
-@given(st.one_of(some.grow, some.sliding, some.chunked), some.tokens)
+@given(st.one_of(some.grow, some.kept, some.sliding, some.chunked), some.tokens)
 def test_the_tail_is_less_than_a_block(rule: Rule, n: int) -> None:
     assert 0 <= rule.split(n).tail <= rule.slots_per_unit - 1
 
@@ -67,7 +68,10 @@ def test_what_is_read_is_held(rule: Rule, n: int) -> None:
 
 
 @SETTINGS
-@given(st.one_of(some.grow, some.compressed, some.fixed, some.whole), some.tokens)
+@given(
+    st.one_of(some.grow, some.kept, some.compressed, some.fixed, some.by_length, some.whole),
+    some.tokens,
+)
 def test_admission_covers_what_is_held(rule: Rule, n: int) -> None:
     assert rule.held(n) <= rule.peak(n)
 
@@ -95,7 +99,7 @@ def test_whole_multiples_of_a_block_never_hold_less(rule: Rule, factor: int, n: 
         case Chunk(block_tokens=block, chunk=chunk, ring=ring):
             coarse = Chunk(block_tokens=factor * block, chunk=chunk, ring=ring)
         case _:
-            coarse = Grow(block_tokens=factor * rule.slots_per_unit)
+            coarse = msgspec.structs.replace(rule, block_tokens=factor * rule.slots_per_unit)
 
     assert rule.held(n) * rule.slots_per_unit <= coarse.held(n) * coarse.slots_per_unit
 
@@ -192,3 +196,49 @@ def test_the_twin_of_a_twin(rule: Rule, first: int, second: int) -> None:
 def test_a_region_never_shrinks(rule: Whole, n: int) -> None:
     """A region is reserved whole; only a sequence that does not fit gets a larger one."""
     assert rule.held(n) == max(rule.slots, rule.most_used(n))
+
+
+@SETTINGS
+@given(some.blocks, some.windows, some.tokens, st.booleans())
+def test_what_is_kept_unread_is_retention(block: int, limit: int, n: int, restarts: bool) -> None:
+    """Keeping every token of a window takes full attention's blocks and uses the window's."""
+    kept = Grow(block_tokens=block, limit=limit, restarts=restarts)
+    full = Grow(block_tokens=block).split(n)
+    window: Rule = (
+        Chunk(block_tokens=block, chunk=limit)
+        if restarts
+        else Window(block_tokens=block, window=limit)
+    )
+    found = kept.split(n)
+
+    assert (found.units, found.tail) == (full.units, full.tail)
+    assert found.used == window.used(n)
+    assert found.retention == n - window.used(n)
+    assert kept.readable(n) == window.readable(n)
+    assert kept.most_used(n) == window.most_used(n)
+    assert kept.contiguous(8192) == window.contiguous(8192)
+
+
+@SETTINGS
+@given(some.by_length, some.tokens)
+def test_states_kept_by_length_are_counted(rule: Slots, n: int) -> None:
+    """One more for every further so many tokens begun, counted one by one; one of them is live."""
+    begun = len(range(0, n, rule.every or 1))
+
+    assert rule.held(n) == rule.count + max(0, begun - 1)
+    assert rule.split(n).retention == rule.held(n) - 1
+    assert rule.held(n) >= Slots(count=rule.count).held(n)
+
+
+@SETTINGS
+@given(some.blocks, some.windows, some.tokens, some.some_tokens)
+def test_declaring_more_writes_no_more(block: int, rows: int, n: int, declared: int) -> None:
+    """What is declared beyond the rows is a reservation of whole units, at admission alone."""
+    plain = Fixed(block_tokens=block, tokens=rows)
+    more = Fixed(block_tokens=block, tokens=rows, declared=declared)
+    found = more.split_peak(n)
+
+    assert more.split(n) == plain.split(n)
+    assert (found.used, found.tail) == (rows, plain.tail(n))
+    assert found.reservation == (found.units - plain.held(n)) * block
+    assert found.units == max(plain.held(n), -(-declared // block))

@@ -36,7 +36,10 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         UnsupportedError: what vLLM refuses for this model and card, or kvcalc does not model.
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
-    notes = beyond(model, deployment.max_model_len)
+    notes = [
+        f"{line}: vLLM refuses that unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set"
+        for line in beyond(model, deployment.max_model_len)
+    ]
     model, settings = resolve(model, deployment, notes)
     if settings.release.line <= LAST_V0:
         from kvcalc.engines.vllm.v0 import plan_v0, starts_v0

@@ -161,9 +161,8 @@ def _rule(spec: Spec, settings: Settings) -> Rule:
         case "state":
             return Slots(count=spec.slots, every=spec.every or None)
         case "cross":
-            return Fixed(
-                block_tokens=block, tokens=spec.encoder, declared=settings.max_num_batched_tokens
-            )
+            step = settings.max_num_batched_tokens if settings.rules.declares_step else None
+            return Fixed(block_tokens=block, tokens=spec.encoder, declared=step)
         case _ if spec.keeps_all:
             return Grow(
                 block_tokens=block,

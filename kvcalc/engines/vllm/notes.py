@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kvcalc.core.model import ModelSpec, stage_sizes
 from kvcalc.core.plan import Rank
@@ -67,7 +67,7 @@ def _block(layers: Layers, settings: Settings) -> Iterator[str]:
             f" ({format_count(state)} B){step}"
         )
     elif block != start and settings.block_size is None:
-        yield f"blocks of {block} tokens: {' and '.join(layers.backends)} read no smaller ones"
+        yield f"blocks of {block} tokens: no smaller ones suit {' and '.join(layers.backends)}"
 
 
 def _states(layers: Layers, settings: Settings) -> Iterator[str]:
@@ -173,7 +173,8 @@ def _speculation(settings: Settings) -> Iterator[str]:
         return
     count = sum(run.count for run in spec.layers)
     if count:
-        yield f"{format_number_of(count, 'draft layer')} are kept too ({spec.method})"
+        kept = "is" if count == 1 else "are"
+        yield f"{format_number_of(count, 'draft layer')} {kept} kept too ({spec.method})"
     if spec.lookahead:
         yield (
             f"a running request holds {format_number_of(spec.lookahead, 'slot')} beyond its tokens"
@@ -197,11 +198,14 @@ def _split(
         )
     if len(ranks) > 1:
         sizes = stage_sizes(model.num_hidden_layers, settings.pp)
-        widths = [format_count(rank.pools[0].unit_bytes) if rank.pools else "0" for rank in ranks]
-        yield (
-            f"stages of {' + '.join(map(str, sizes))} layers have blocks of {' / '.join(widths)} B;"
-            " the widest decides how many there are, and the others leave memory unused"
-        )
+        widths = [rank.pools[0].unit_bytes if rank.pools else 0 for rank in ranks]
+        if len(set(widths)) == 1:
+            yield f"{len(sizes)} stages have blocks of {format_count(widths[0])} B each"
+        else:
+            yield (
+                f"{len(sizes)} stages of {_span(sizes)} layers have blocks of {_span(widths)} B;"
+                " the widest decides how many there are, and the others leave memory unused"
+            )
     if settings.num_gpu_blocks_override is not None:
         yield (
             f"num_gpu_blocks_override: {format_count(settings.num_gpu_blocks_override)} blocks,"
@@ -209,8 +213,19 @@ def _split(
         )
 
 
+def _span(values: Sequence[int]) -> str:
+    """Name every value of a few, else the least and the most."""
+    if len(values) <= _FEW_STAGES:
+        return " / ".join(format_count(value) for value in values)
+    return f"{format_count(min(values))} to {format_count(max(values))}"
+
+
+_FEW_STAGES = 4
+
+
 def _encoder(layers: Layers, settings: Settings) -> Iterator[str]:
-    if any(p.spec.kind == "cross" for p in layers.placed):
+    cross = any(p.spec.kind == "cross" for p in layers.placed)
+    if cross and settings.rules.declares_step:
         yield (
             "cross-attention layers are given blocks for"
             f" {format_count(settings.max_num_batched_tokens)} tokens, the largest step, whatever"
@@ -221,8 +236,9 @@ def _encoder(layers: Layers, settings: Settings) -> Iterator[str]:
 def convention(settings: Settings) -> tuple[str, ...]:
     """Return what the plan takes for granted."""
     step = (
-        f"{format_count(settings.max_num_batched_tokens)} tokens and"
-        f" {format_count(settings.max_num_seqs)} sequences a step on {settings.card.name}."
+        f"A step has {format_count(settings.max_num_batched_tokens)} tokens and"
+        f" {format_count(settings.max_num_seqs)} sequences (`vllm serve` on {settings.card.name},"
+        " unless given)."
     )
     kernels = (
         "FlashAttention, FlashInfer, FlashMLA and DeepGEMM are installed, as in vLLM's images."

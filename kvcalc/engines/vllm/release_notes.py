@@ -105,4 +105,6 @@ def _memory(settings: Settings) -> str:
         graphs = "CUDA graphs are estimated and taken off (as nothing by the newer runner)"
     else:
         graphs = "CUDA graphs are estimated and taken off"
-    return f"gpu_memory_utilization is {share} where it is not given; {graphs}."
+    return (
+        f"Unless its bytes are given, the cache gets what is left of {share} of the card; {graphs}."
+    )

@@ -75,6 +75,8 @@ class Rules(NamedTuple):
         gpu_memory_utilization: the default.
         packing: how wide DeepSeek-V4's blocks are (assemble).
         pads_windows: DeepSeek-V4's window pages are widened to a compressed cache's.
+        declares_step: cross-attention layers are given blocks for a whole step; otherwise for the
+            encoder's length.
         images_in_one_step: a step is made large enough for an image that is read both ways.
         batch_within_length: a step has no more tokens than its sequences can have.
         one_capacity_line: tokens and concurrency are logged in one line.
@@ -127,6 +129,7 @@ class Rules(NamedTuple):
     gpu_memory_utilization: float
     packing: Literal["products", "sums", "widest"]
     pads_windows: bool
+    declares_step: bool
     images_in_one_step: bool
     batch_within_length: bool
     one_capacity_line: bool
@@ -221,6 +224,7 @@ def rules_of(wanted: Release) -> Rules:
         large_cards=since(28),
         gb10_is_small=since(33),
         a100_is_small=since(9),
+        declares_step=since(11, 2),
         images_in_one_step=since(22),
         batch_within_length=since(11, 2),
         gpu_memory_utilization=0.92 if since(20) else 0.9,

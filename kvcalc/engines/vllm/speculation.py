@@ -48,14 +48,14 @@ def speculation_of(model: ModelSpec, deployment: Deployment) -> Speculation | No
     draft = deployment.draft_model
     if method is None and tokens is None and draft is None:
         return None
-    if tokens is None:
-        raise InvalidValueError(
-            "speculation without a number of tokens", hint="give num_speculative_tokens"
-        )
     method = method or ("mtp" if draft is None else "draft_model")
     method = "mtp" if method in _MTP_METHODS else method
     if method not in _METHODS:
         raise UnknownNameError("speculative method", method, [*_METHODS, *_MTP_METHODS])
+    if tokens is None:
+        raise InvalidValueError(
+            "speculation without a number of tokens", hint="give num_speculative_tokens"
+        )
     return Speculation(method, tokens, _drafting(model, method, draft))
 
 
@@ -71,7 +71,7 @@ def _drafting(model: ModelSpec, method: str, draft: str | ModelSpec | None) -> t
             )
         if not model.draft_layers:
             raise UnsupportedError(
-                f"{model.name} has no multi-token-prediction layers",
+                "the model has no multi-token-prediction layers",
                 hint="choose ngram, eagle or a draft model",
             )
         return model.draft_layers

@@ -101,6 +101,8 @@ def _too_long(
 
 
 def _v0(plan: CachePlan, found: Capacity, wanted: Release) -> tuple[str, ...]:
+    if plan.block_pool is None:
+        return ()  # no attention layer: there is no cache of blocks to tell of
     blocks, block = found.num_blocks or 0, plan.block_size or 1
     if not blocks:
         return (f"{_NO_MEMORY}.",)

@@ -112,9 +112,16 @@ def plan_v0(
         check_spares_reserved=False,
         notes=tuple(notes),
         unsupported=unsupported,
-        convention=("This is V0, the engine before V1: it has no null block.",),
+        convention=_convention(settings),
         source=f"vLLM {settings.release.major}.{settings.release.minor} worker/cache_engine.py",
     )
+
+
+def _convention(settings: Settings) -> tuple[str, ...]:
+    lines = ["This is V0, the engine before V1: it has no null block."]
+    if settings.release.line < (0, 8):
+        lines.append(f"Whether {settings.release} serves the architecture was not looked up.")
+    return tuple(lines)
 
 
 def _check(model: ModelSpec, settings: Settings) -> None:
