@@ -1,8 +1,9 @@
 """Engine `llama.cpp`: what a context of llama.cpp allocates, to the last byte, by build.
 
 A plan is made in the order in which llama.cpp makes a context: the settings and the cells
-(`settings`, `cells`), the layers as llama.cpp keeps them (`served`), the tensors of each (`tensors`),
-and on every device the pools of cells (`pools`, `placement`). All sizes are fixed by the settings.
+(`settings`, `cells`), the layers as llama.cpp keeps them (`served`), the tensors of each
+(`tensors`), and on every device the pools of cells (`pools`, `placement`). The settings fix all
+sizes.
 """
 
 from __future__ import annotations

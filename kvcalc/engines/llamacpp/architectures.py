@@ -10,6 +10,7 @@ from kvcalc.core.errors import UnsupportedError, nearest
 
 __all__ = [
     "DRAFTS_IN_MAIN",
+    "INDEXED_MTP",
     "MTP",
     "ROLLBACK",
     "SHARING",
@@ -164,6 +165,9 @@ multi-token-prediction layers too."""
 
 MTP = frozenset(("nemotron_h_moe", "bailingmoe3", "deepseek4"))
 """Of those, the ones whose MTP context keeps the prediction layers alone."""
+
+INDEXED_MTP = frozenset(("glm5-next", "qwen4exp"))
+"""Architectures whose MTP context keeps indexer keys as well."""
 
 ROLLBACK = frozenset(
     _names("""

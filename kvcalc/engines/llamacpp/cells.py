@@ -73,7 +73,7 @@ def context(wanted: Wanted) -> Cells:
     ubatch = min(n_batch, wanted.n_ubatch or wanted.n_batch)
     if wanted.n_ctx < wanted.n_seq_max:
         raise UnsupportedError(
-            f"a context of {wanted.n_ctx} tokens for {wanted.n_seq_max} sequences: llama.cpp aborts",
+            f"a context of {wanted.n_ctx} tokens for {wanted.n_seq_max} sequences aborts llama.cpp",
             hint="ask for at least one token a sequence",
         )
     n_ctx = padded(wanted.n_ctx, wanted.pad)

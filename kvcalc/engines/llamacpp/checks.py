@@ -36,7 +36,7 @@ def check_types(layers: Iterable[LayerRun], types: CacheTypes, *, flash: bool) -
     if not flash:
         return
     for cache in caches:
-        keys = [row for row in cache.rows() if row.role != "v" and row.role != "index"]
+        keys = [row for row in cache.rows() if row.role not in ("v", "index")]
         values = [row for row in cache.rows() if row.role == "v"]
         for name, rows, type_ in (("K", keys, types.k), ("V", values, types.v)):
             width = sum(row.width for row in rows)

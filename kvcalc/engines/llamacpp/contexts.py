@@ -11,7 +11,13 @@ from typing import NamedTuple
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
-from kvcalc.engines.llamacpp.architectures import DRAFTS_IN_MAIN, MTP, ROLLBACK, WITHOUT_FLASH
+from kvcalc.engines.llamacpp.architectures import (
+    DRAFTS_IN_MAIN,
+    INDEXED_MTP,
+    MTP,
+    ROLLBACK,
+    WITHOUT_FLASH,
+)
 from kvcalc.engines.llamacpp.checks import check_types
 from kvcalc.engines.llamacpp.pools import Sizes
 from kvcalc.engines.llamacpp.served import Served, serve
@@ -79,7 +85,13 @@ def _mtp(served: Served, settings: Settings, notes: list[str]) -> Context:
             f"llama.cpp has no MTP context for {served.arch}", hint="choose another draft"
         )
     return _context(
-        served, served.drafts, settings.draft_types, settings, notes, names="mtp ", indexers=False
+        served,
+        served.drafts,
+        settings.draft_types,
+        settings,
+        notes,
+        names="mtp ",
+        indexers=served.arch in INDEXED_MTP,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.plan import Rank
-from kvcalc.core.units import cdiv, format_count, format_number_of
+from kvcalc.core.units import format_count, format_number_of
 from kvcalc.engines.llamacpp.contexts import Context
 from kvcalc.engines.llamacpp.settings import Settings
 
@@ -158,10 +158,12 @@ def convention(contexts: list[Context], settings: Settings) -> tuple[str, ...]:
     """Return what the rules take for granted, a sentence each."""
     del contexts
     said = [
-        "K and V rows are kept in the cache types, f16 unless told; the model dtype decides nothing.",
+        "K and V rows are kept in the cache types, f16 unless told; the model dtype decides none.",
         "All sizes are fixed when the context is made; no memory limit changes them.",
-        "A cell holds one token of every layer; a sequence alone or with a stream of its own has"
-        " its cells reserved whole.",
+        (
+            "A cell holds one token of every layer; a sequence alone or with a stream of its own"
+            " has its cells reserved whole."
+        ),
     ]
     if settings.placing.n_gpu_layers is None and not settings.placing.host:
         said.append("All layers leave the host (n_gpu_layers).")
@@ -180,8 +182,10 @@ def not_modelled(
     seqs = settings.cells.sequences
     said = [
         "compute buffers: they depend on the graph, the backend and the vocabulary",
-        f"the output buffer: 4 B x the vocabulary x {format_number_of(seqs, 'sequence')} of host"
-        " memory at start",
+        (
+            "the output buffer: 4 B x the vocabulary x"
+            f" {format_number_of(seqs, 'sequence')} of host memory at start"
+        ),
     ]
     if settings.fits:
         said.append(
@@ -193,6 +197,6 @@ def not_modelled(
     if settings.rules.window_pad is None and any(c.sizes.window for c in contexts):
         said.append(
             f"sliding layers of {settings.build.text} are from the source of 2025, not measured:"
-            f" up to {format_count(cdiv(256, 1))} cells more or less"
+            f" up to {256} cells more or less"
         )
     return tuple(said)

@@ -10,8 +10,8 @@ from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import UsageError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
-from kvcalc.engines.llamacpp.args import OLLAMA, Args
 from kvcalc.engines.llamacpp.architectures import architecture
+from kvcalc.engines.llamacpp.args import OLLAMA, Args
 
 __all__ = ["from_ollama"]
 
@@ -19,7 +19,17 @@ _GIB = 2**30
 _BY_MEMORY = ((23 * _GIB, 4096), (47 * _GIB, 32768))
 _MOST = 262144
 _ONE_SEQUENCE = frozenset(
-    "qwen3vl qwen3vlmoe qwen35 qwen35moe qwen3next lfm2 lfm2moe nemotron_h nemotron_h_moe".split()
+    (
+        "qwen3vl",
+        "qwen3vlmoe",
+        "qwen35",
+        "qwen35moe",
+        "qwen3next",
+        "lfm2",
+        "lfm2moe",
+        "nemotron_h",
+        "nemotron_h_moe",
+    )
 )
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from kvcalc.core.layers import merge_runs
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import Rank
+from kvcalc.core.plan import Pool, Rank
 from kvcalc.engines.llamacpp.contexts import Context
 from kvcalc.engines.llamacpp.placement import HOST, devices
 from kvcalc.engines.llamacpp.pools import pools_of
@@ -35,7 +35,8 @@ def ranks_of(contexts: list[Context], settings: Settings) -> tuple[Rank, ...]:
     )
     ranks = []
     for device in used:
-        pools, fixed = [], 0
+        pools: list[Pool] = []
+        fixed = 0
         for context, where in zip(contexts, placed, strict=True):
             here = [kept for kept in context.kept if where[kept.layer] == device]
             pools.extend(pools_of(here, context.sizes))

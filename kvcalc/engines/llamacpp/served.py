@@ -1,4 +1,4 @@
-"""A model as llama.cpp keeps it: its windows, its sharing and its draft layers in llama.cpp's words.
+"""A model as llama.cpp keeps it: its windows, sharing and draft layers.
 
 llama.cpp b11434 src/llama-model.cpp (load_hparams, create_memory) and src/models/*.cpp.
 """

@@ -180,6 +180,45 @@ def _cells(
             " which side this build is",
             hint=f"give another build, such as {NEWEST.text}",
         )
+    size = _size(model, deployment, asked, rules, (seqs, unified), notes)
+    wanted = Wanted(
+        n_ctx=size,
+        n_seq_max=seqs,
+        unified=unified,
+        n_batch=asked.number("batch_size", _N_BATCH, low=1),
+        n_ubatch=asked.number("ubatch_size", _N_UBATCH, low=0),
+        pad=pad,
+        streams=bool(rules.streams),
+    )
+    cells = context(wanted)
+    length = deployment.max_model_len
+    if length is not None and context(wanted._replace(n_ctx=length, n_seq_max=1)).per_sequence != (
+        cells.per_sequence
+    ):
+        raise UsageError(
+            f"max_model_len {format_count(length)} and ctx_size {format_count(size)} do not agree:"
+            f" a sequence gets {format_count(cells.per_sequence)} cells",
+            hint="max_model_len is one sequence, ctx_size the total; give one of the two",
+        )
+    asked_for = size if unified or seqs == 1 else size // seqs
+    if cells.per_sequence != asked_for:
+        notes.append(
+            f"a sequence gets {format_count(cells.per_sequence)} cells, not"
+            f" {format_count(asked_for)}: they come in multiples of {pad}"
+        )
+    return cells
+
+
+def _size(
+    model: ModelSpec,
+    deployment: Deployment,
+    asked: Args,
+    rules: Rules,
+    slots: tuple[int, bool],
+    notes: list[str],
+) -> int:
+    """Return the tokens of the whole context before they are rounded up (n_ctx)."""
+    seqs, unified = slots
     size = asked.number("ctx_size", None, low=0)
     per_slot = asked.number("kv_unified_per_slot", None, low=1)
     if per_slot is not None:
@@ -202,31 +241,7 @@ def _cells(
         if not unified and seqs > 1 and asked.flag("fit", default=True) and rules.server_slots:
             # common/fit.cpp: a context that was not given is n_ctx_train for every stream.
             size = train * seqs
-    wanted = Wanted(
-        n_ctx=size,
-        n_seq_max=seqs,
-        unified=unified,
-        n_batch=asked.number("batch_size", _N_BATCH, low=1),
-        n_ubatch=asked.number("ubatch_size", _N_UBATCH, low=0),
-        pad=pad,
-        streams=bool(rules.streams),
-    )
-    cells = context(wanted)
-    if length is not None and context(wanted._replace(n_ctx=length, n_seq_max=1)).per_sequence != (
-        cells.per_sequence
-    ):
-        raise UsageError(
-            f"max_model_len {format_count(length)} and ctx_size {format_count(size)} do not agree:"
-            f" a sequence gets {format_count(cells.per_sequence)} cells",
-            hint="max_model_len is one sequence, ctx_size the total; give one of the two",
-        )
-    asked_for = size if unified or seqs == 1 else size // seqs
-    if cells.per_sequence != asked_for:
-        notes.append(
-            f"a sequence gets {format_count(cells.per_sequence)} cells, not"
-            f" {format_count(asked_for)}: they come in multiples of {pad}"
-        )
-    return cells
+    return size
 
 
 def _slots(

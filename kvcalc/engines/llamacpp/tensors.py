@@ -99,7 +99,7 @@ def tensors_of(
     """
     widths = [row.width * row.count for run in served.layers for row in _v_rows(run)]
     context = Context(types, flash, latent_v, max(widths, default=0))
-    kept = []
+    kept: list[Kept] = []
     for layer, run in layers:
         for cache in run.caches:
             if isinstance(cache, Indexer) and not indexers:

@@ -114,19 +114,33 @@ def _by_day(day: str) -> int:
     return max(number for known, number in _DAYS if known <= day)
 
 
+_STREAMS = (5944, 6305)
+_AUTO_FLASH = (6305, 6465)
+_WINDOWS = (4880, 5670)
+_NO_LATENT_V = (7850, 8170)
+"""Last build without, and first with it; between the two nobody measured."""
+
+_ROUNDED_LAST, _EXACT, _ROUNDED_AGAIN = 6760, 6907, 7100
+"""Cells are rounded up to 256 (32 without flash attention) until about October 2025, then not at
+all, and from November 2025 on (PR 17046) always to 256."""
+_STATES_KNOWN = 6465
+
+
 def rules_of(found: Build) -> Rules:
     """Return the rules of a build: llama_context, llama_kv_cache and create_memory of its day."""
     number = found.number
+    latent = _since(number, *_NO_LATENT_V)
+    again = number >= _ROUNDED_AGAIN
     return Rules(
-        streams=_since(number, 5944, 6305),
-        pad=_pad(number),
-        pad_plain=_pad_plain(number),
-        latent_v=_until(number, 7850, 8170),
-        windows=_since(number, 4880, 5670),
-        window_pad=_window_pad(number),
-        states=number >= 6465,
-        auto_flash=_since(number, 6305, 6465),
-        server_slots=number >= 7100,
+        streams=_since(number, *_STREAMS),
+        pad=_pad(number, 256),
+        pad_plain=_pad(number, 32),
+        latent_v=None if latent is None else not latent,
+        windows=_since(number, *_WINDOWS),
+        window_pad=256 if again else None,
+        states=number >= _STATES_KNOWN,
+        auto_flash=_since(number, *_AUTO_FLASH),
+        server_slots=again,
     )
 
 
@@ -136,26 +150,9 @@ def _since(number: int, last_without: int, first_with: int) -> bool | None:
     return True if number >= first_with else None
 
 
-def _until(number: int, last_with: int, first_without: int) -> bool | None:
-    found = _since(number, last_with, first_without)
-    return None if found is None else not found
-
-
-def _pad(number: int) -> int | None:
-    if number <= 6760 or number >= 7100:
+def _pad(number: int, before: int) -> int | None:
+    if number <= _ROUNDED_LAST:
+        return before
+    if number >= _ROUNDED_AGAIN:
         return 256
-    return 1 if number == 6907 else None
-
-
-def _pad_plain(number: int) -> int | None:
-    if number <= 6760:
-        return 32
-    if number >= 7100:
-        return 256
-    return 1 if number == 6907 else None
-
-
-def _window_pad(number: int) -> int | None:
-    if number >= 7100:
-        return 256
-    return None
+    return 1 if number == _EXACT else None
