@@ -26,6 +26,7 @@ class Wanted(NamedTuple):
     n_ubatch: int
     pad: int
     streams: bool = True
+    pads_first: bool = True
 
 
 class Cells(NamedTuple):
@@ -79,7 +80,9 @@ def context(wanted: Wanted) -> Cells:
     n_ctx = padded(wanted.n_ctx, wanted.pad)
     if wanted.unified or not wanted.streams:
         return Cells(n_ctx, 1, wanted.n_seq_max, True, ubatch)
-    per_sequence = padded(n_ctx // wanted.n_seq_max, wanted.pad)
+    seqs = wanted.n_seq_max
+    share = n_ctx // seqs if wanted.pads_first else cdiv(wanted.n_ctx, seqs)
+    per_sequence = padded(share, wanted.pad)
     return Cells(per_sequence, wanted.n_seq_max, wanted.n_seq_max, False, ubatch)
 
 

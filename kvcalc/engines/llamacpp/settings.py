@@ -189,6 +189,7 @@ def _cells(
         n_ubatch=asked.number("ubatch_size", _N_UBATCH, low=0),
         pad=pad,
         streams=bool(rules.streams),
+        pads_first=rules.pads_first,
     )
     cells = context(wanted)
     length = deployment.max_model_len

@@ -8,6 +8,8 @@ a stretch is refused where the rule decides, as nobody measured on which side it
 from __future__ import annotations
 
 import re
+from datetime import date
+from itertools import pairwise
 from typing import NamedTuple
 
 from kvcalc.core.errors import UnsupportedError
@@ -43,7 +45,7 @@ _DAYS = (
     ("2026-02-27", 8170),
     ("2026-07-28", 10107),
     ("2026-08-21", 10488),
-    ("2026-10-02", 11549),
+    ("2026-10-31", 11549),
 )
 """Day -> about the build of that day. The first and the last of each pair below are days on which
 the rules were measured."""
@@ -59,6 +61,7 @@ class Rules(NamedTuple):
         streams: sequences can have streams of their own; before, one pool served all.
         pad: cells are rounded up to a multiple of this, with flash attention.
         pad_plain: and without.
+        pads_first: the whole context is rounded up before it is shared out as well.
         latent_v: a V of kv_lora_rank is kept beside an MLA latent.
         windows: sliding layers have a cache of their own size.
         window_pad: the cells of that cache are rounded up to this, whatever `pad` is.
@@ -70,6 +73,7 @@ class Rules(NamedTuple):
     streams: bool | None
     pad: int | None
     pad_plain: int | None
+    pads_first: bool
     latent_v: bool | None
     windows: bool | None
     window_pad: int | None
@@ -108,10 +112,20 @@ def build(text: str | None) -> Build:
 
 
 def _by_day(day: str) -> int:
-    """Return the build of the last day in the table that is not later."""
-    if day < _DAYS[0][0] or day > _DAYS[-1][0]:
-        return 0 if day < _DAYS[0][0] else NEWEST.number + 1
-    return max(number for known, number in _DAYS if known <= day)
+    """Return about the build of a day: in proportion between the days of the table."""
+    asked = _ordinal(day)
+    days = [(_ordinal(known), number) for known, number in _DAYS]
+    for (first, low), (last, high) in pairwise(days):
+        if first <= asked <= last:
+            return low + (high - low) * (asked - first) // (last - first)
+    return 0 if asked < days[0][0] else NEWEST.number + 1
+
+
+def _ordinal(day: str) -> int:
+    try:
+        return date.fromisoformat(day).toordinal()
+    except ValueError:
+        raise UnsupportedError(f"{day} is no day", hint="give one such as 2025-11-19") from None
 
 
 _STREAMS = (5944, 6305)
@@ -135,6 +149,7 @@ def rules_of(found: Build) -> Rules:
         streams=_since(number, *_STREAMS),
         pad=_pad(number, 256),
         pad_plain=_pad(number, 32),
+        pads_first=again,
         latent_v=None if latent is None else not latent,
         windows=_since(number, *_WINDOWS),
         window_pad=256 if again else None,
