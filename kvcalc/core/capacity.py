@@ -121,6 +121,15 @@ def _ratio_units(rank: Rank, usable: int) -> tuple[int, ...]:
 
 def _concurrency(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> Fraction | None:
     """Sequences of n tokens at once, as the engine counts them; None for no limit."""
+    ratio = _room(plan, rank, budget, n)
+    if plan.max_sequences is None:
+        return ratio
+    places = Fraction(plan.max_sequences)
+    return places if ratio is None else min(ratio, places)
+
+
+def _room(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> Fraction | None:
+    """Sequences of n tokens that the cache has room for; None for no limit."""
     if plan.split == "fungible":
         needed = rank.bytes_needed(n)
         return Fraction(max(0, (budget or 0) - rank.fixed_bytes), needed) if needed else None
@@ -148,6 +157,8 @@ def _whole_sequences(plan: CachePlan, rank: Rank, budget: int | None, n: int) ->
         for pool, units in zip(rank.pools, pool_units(plan, rank, budget), strict=True)
         if (need := pool.need(rank.local(n)))
     ]
+    if plan.max_sequences is not None:
+        counts.append(plan.max_sequences)
     return max(0, min(counts, default=0))
 
 
@@ -185,10 +196,19 @@ def _starts(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> bool:
         return _whole_sequences(plan, rank, budget, n) >= 1
     if plan.split == "one_pool":
         return start_up_need(plan, rank, n) <= start_up_limit(plan, rank, budget)
+    if budget is not None and _allocated(rank) > budget:
+        return False  # the settings fix the size, and it is more than there is
     return all(
         pool.need(rank.local(n)) <= units - (0 if pool.reserved_is_extra else pool.reserved_units)
         for pool, units in zip(rank.pools, pool_units(plan, rank, budget), strict=True)
     )
+
+
+def _allocated(rank: Rank) -> int:
+    """Bytes of a rank whose units the settings fix; 0 where a budget decides on some of them."""
+    if any(pool.units is None for pool in rank.pools):
+        return 0
+    return rank.fixed_bytes + sum(pool.total_bytes(pool.units or 0) for pool in rank.pools)
 
 
 def longest(plan: CachePlan, rank: Rank, budget: int | None, high: int) -> int:

@@ -277,6 +277,8 @@ class CachePlan(Value, frozen=True, kw_only=True):
         ranks: one entry a pipeline stage, equal GPUs counted.
         split: how a budget becomes units.
         max_model_len: the longest sequence; prompt and output together.
+        max_sequences: the most sequences at once where the engine has so many places and no more;
+            None where the cache alone decides.
         reuse_tokens: a shared prefix is reused in multiples of so many tokens; None where none is.
         report: how units become the figures that the engine logs.
         check: what the engine's start-up check asks for.
@@ -297,6 +299,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     ranks: tuple[Rank, ...]
     split: Split
     max_model_len: Positive
+    max_sequences: Positive | None = None
     reuse_tokens: Positive | None = None
     report: Report = "exact"
     check: Check = "units"
@@ -433,6 +436,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
             ranks=ranks,
             split="fungible",
             max_model_len=length,
+            max_sequences=None,
             reuse_tokens=None,
             report="exact",
             notes=(),

@@ -1,0 +1,84 @@
+"""Engine `llama.cpp`: what a context of llama.cpp allocates, to the last byte, by build.
+
+A plan is made in the order in which llama.cpp makes a context: the settings and the cells
+(`settings`, `cells`), the layers as llama.cpp keeps them (`served`), the tensors of each
+(`tensors`), and on every device the pools of cells (`pools`, `placement`). The settings fix all
+sizes.
+"""
+
+from __future__ import annotations
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.explain import beyond
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.engines.llamacpp.contexts import Context, contexts_of, draft_context
+from kvcalc.engines.llamacpp.notes import convention, explain, not_modelled
+from kvcalc.engines.llamacpp.ranks import ranks_of
+from kvcalc.engines.llamacpp.settings import resolve
+from kvcalc.engines.llamacpp.start_up import start_up_log
+
+__all__ = ["plan", "start_up_log"]
+
+
+def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
+    """Return the plan that llama.cpp makes.
+
+    Raises:
+        UnsupportedError: what llama.cpp refuses for this model, or kvcalc does not model.
+        InvalidValueError, UnknownNameError, UsageError: a setting that makes no sense.
+    """
+    notes: list[str] = []
+    settings = resolve(model, deployment, notes)
+    notes[:0] = beyond(model, settings.cells.per_sequence if settings.ctx_given else None)
+    contexts = contexts_of(model, settings, notes)
+    draft = deployment.draft_model
+    if draft is not None:
+        contexts.append(draft_context(_spec(draft), settings, notes))
+    ranks = ranks_of(contexts, settings)
+    if not any(rank.pools for rank in ranks):
+        raise UnsupportedError(
+            f"llama.cpp keeps no KV cache for {model.name}",
+            hint="use --engine none to see what its layers are",
+        )
+    notes.extend(explain(contexts, ranks, settings, deployment))
+    return CachePlan(
+        engine="llama.cpp",
+        engine_version=settings.build.text,
+        model=model.name,
+        kv_cache_dtype=settings.types.name,
+        block_size=None,
+        ranks=ranks,
+        split="fixed",
+        max_model_len=settings.cells.per_sequence,
+        max_sequences=settings.cells.sequences,
+        notes=tuple(notes),
+        unsupported=not_modelled(contexts, settings, deployment),
+        convention=convention(contexts, settings),
+        source=f"llama.cpp {settings.build.text}: src/llama-context.cpp, {_files(contexts[0])}",
+    )
+
+
+def _spec(draft: str | ModelSpec) -> ModelSpec:
+    if isinstance(draft, ModelSpec):
+        return draft
+    raise InvalidValueError(
+        f"draft_model {draft!r:.40} is a name where the model itself is wanted",
+        hint="call kvcalc.plan, which looks the name up",
+    )
+
+
+def _files(context: Context) -> str:
+    """Return the files that say what this model's caches are."""
+    caches = {kept.cache for kept in context.kept}
+    files = ["src/llama-model.cpp (create_memory)"]
+    if caches - {"state"}:
+        files.append("src/llama-kv-cache.cpp")
+    if caches & {"csa", "hca", "lid"}:
+        files.append("src/llama-kv-cache-dsv4.cpp")
+    elif "swa" in caches:
+        files.append("src/llama-kv-cache-iswa.cpp")
+    if "state" in caches and not caches & {"csa", "hca", "lid"}:
+        files.append("src/llama-memory-recurrent.cpp")
+    return ", ".join(files)

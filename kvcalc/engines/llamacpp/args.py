@@ -1,0 +1,192 @@
+"""llama.cpp's own settings, as they come in `engine_args`: names, types and spellings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import overload
+
+from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+
+__all__ = ["KNOWN", "OLLAMA", "Args", "read"]
+
+OLLAMA = (
+    "num_ctx",
+    "num_parallel",
+    "ollama_kv_cache_type",
+    "ollama_flash_attention",
+    "ollama_context_length",
+    "ollama_num_parallel",
+)
+"""Settings of ollama, which starts a llama-server with them."""
+
+KNOWN = (
+    "ctx_size",
+    "parallel",
+    "kv_unified",
+    "kv_unified_per_slot",
+    "cache_type_k",
+    "cache_type_v",
+    "cache_type_k_draft",
+    "cache_type_v_draft",
+    "flash_attn",
+    "swa_full",
+    "batch_size",
+    "ubatch_size",
+    "n_gpu_layers",
+    "n_gpu_layers_draft",
+    "tensor_split",
+    "split_mode",
+    "no_kv_offload",
+    "kv_offload",
+    "fit",
+    "rs_seq",
+    "ctx_checkpoints",
+    "cache_ram",
+    *OLLAMA,
+)
+"""What kvcalc knows, in llama.cpp's own spelling with underscores."""
+
+_NO_MATTER = {
+    "main_gpu": "which of several cards comes first is told by tensor_split",
+    "fit_target": "kvcalc does not fit a context into memory: give ctx_size",
+    "fit_ctx": "kvcalc does not fit a context into memory: give ctx_size",
+    "override_tensor": "it moves weights, and no cache",
+    "n_cpu_moe": "it moves weights, and no cache",
+    "cpu_moe": "it moves weights, and no cache",
+}
+_ALIASES = {
+    "c": "ctx_size",
+    "n_ctx": "ctx_size",
+    "np": "parallel",
+    "n_parallel": "parallel",
+    "n_seq_max": "parallel",
+    "kvu": "kv_unified",
+    "ctk": "cache_type_k",
+    "type_k": "cache_type_k",
+    "ctv": "cache_type_v",
+    "type_v": "cache_type_v",
+    "ctkd": "cache_type_k_draft",
+    "ctvd": "cache_type_v_draft",
+    "fa": "flash_attn",
+    "b": "batch_size",
+    "n_batch": "batch_size",
+    "ub": "ubatch_size",
+    "n_ubatch": "ubatch_size",
+    "ngl": "n_gpu_layers",
+    "gpu_layers": "n_gpu_layers",
+    "ngld": "n_gpu_layers_draft",
+    "ts": "tensor_split",
+    "sm": "split_mode",
+    "nkvo": "no_kv_offload",
+    "n_rs_seq": "rs_seq",
+    "cram": "cache_ram",
+}
+_TRUE, _FALSE = ("on", "true", "1", "enabled"), ("off", "false", "0", "disabled")
+
+
+class Args(dict[str, str | int | float | bool]):
+    """Settings by name, each read as what it must be."""
+
+    def given(self, name: str) -> bool:
+        """Whether a setting was given."""
+        return name in self
+
+    def text(self, name: str) -> str | None:
+        """Return a setting as text; None where it was not given."""
+        return None if name not in self else str(self[name]).strip().lower()
+
+    def choice(self, name: str, words: tuple[str, ...]) -> str | None:
+        """Return one of some words; None where it was not given.
+
+        Raises:
+            InvalidValueError: another word.
+        """
+        word = self.text(name)
+        if word in _TRUE:
+            word = "on"
+        elif word in _FALSE:
+            word = "off"
+        if word is not None and word not in words:
+            raise InvalidValueError(
+                f"{name} is {self[name]!r:.40}", hint=f"give {', '.join(words)}"
+            )
+        return word
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Return a yes or no.
+
+        Raises:
+            InvalidValueError: neither.
+        """
+        word = self.choice(name, ("on", "off"))
+        return default if word is None else word == "on"
+
+    @overload
+    def number(self, name: str, default: int, *, low: int) -> int: ...
+
+    @overload
+    def number(self, name: str, default: None, *, low: int) -> int | None: ...
+
+    def number(self, name: str, default: int | None, *, low: int) -> int | None:
+        """Return a whole number of at least `low`.
+
+        Raises:
+            InvalidValueError: no such number.
+        """
+        if name not in self:
+            return default
+        value = self[name]
+        wrong = InvalidValueError(
+            f"{name} is {value!r:.40}", hint=f"give a whole number of at least {low}"
+        )
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+            raise wrong
+        try:
+            found = int(value)
+        except ValueError:
+            raise wrong from None
+        if found < low or found > 2**40:
+            raise wrong
+        return found
+
+    def numbers(self, name: str) -> tuple[float, ...] | None:
+        """Return numbers of at least 0, parted by commas or slashes; None where not given.
+
+        Raises:
+            InvalidValueError: no such numbers.
+        """
+        if name not in self:
+            return None
+        parts = str(self[name]).replace("/", ",").split(",")
+        try:
+            found = tuple(float(part) for part in parts)
+        except ValueError:
+            found = (-1.0,)
+        if not all(isfinite(share) and share >= 0 for share in found):
+            raise InvalidValueError(f"{name} is {self[name]!r:.60}", hint="give such as 3,1")
+        return found
+
+
+def read(given: Mapping[str, str | int | float | bool | None]) -> Args:
+    """Return the settings by their full names; None counts as not given.
+
+    Raises:
+        UnknownNameError: a setting that kvcalc does not know.
+        UnsupportedError: one that it knows and does not model.
+        InvalidValueError: the same setting twice.
+    """
+    found = Args()
+    for key, value in given.items():
+        name = key.strip().lstrip("-").replace("-", "_").lower()
+        name = _ALIASES.get(name, name)
+        if value is None:
+            continue
+        if name in _NO_MATTER:
+            raise UnsupportedError(f"llama.cpp's {name}: {_NO_MATTER[name]}", hint="leave it out")
+        if name not in KNOWN:
+            raise UnknownNameError("llama.cpp setting", key, KNOWN)
+        if name in found:
+            raise InvalidValueError(f"{name} is given twice", hint="give it once")
+        found[name] = value
+    return found

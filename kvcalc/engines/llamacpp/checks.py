@@ -1,0 +1,49 @@
+"""What llama.cpp refuses when a context is made.
+
+llama.cpp b11434 src/llama-context.cpp, llama_init_from_model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.layers import LayerRun
+from kvcalc.engines.llamacpp.types import CacheTypes, quantized
+
+__all__ = ["check_types"]
+
+_ONE_VECTOR = ("mla", "sliding_mla", "compressed_attention")
+
+
+def check_types(layers: Iterable[LayerRun], types: CacheTypes, *, flash: bool) -> None:
+    """Refuse cache types that the layers or the attention cannot have.
+
+    Raises:
+        UnsupportedError: llama.cpp refuses the context.
+    """
+    caches = [cache for run in layers for cache in run.caches if cache.rows()]
+    if types.k != types.v and any(cache.kind in _ONE_VECTOR for cache in caches):
+        raise UnsupportedError(
+            f"K in {types.k.name} and V in {types.v.name}: llama.cpp keeps an MLA row in one type",
+            hint="give one cache type for this model",
+        )
+    if quantized(types.v) and not flash:
+        raise UnsupportedError(
+            f"a V cache in {types.v.name} needs flash attention",
+            hint="leave flash_attn on, or keep V in f16",
+        )
+    if not flash:
+        return
+    for cache in caches:
+        keys = [row for row in cache.rows() if row.role not in ("v", "index")]
+        values = [row for row in cache.rows() if row.role == "v"]
+        for name, rows, type_ in (("K", keys, types.k), ("V", values, types.v)):
+            width = sum(row.width for row in rows)
+            packing = type_.packing
+            if packing is not None and width % packing.elements:
+                raise UnsupportedError(
+                    f"a {name} head of {width} elements is no multiple of {packing.elements}, which"
+                    f" {type_.name} packs at a time",
+                    hint="choose another cache type, or switch flash attention off",
+                )

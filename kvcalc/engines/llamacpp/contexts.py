@@ -1,0 +1,157 @@
+"""The contexts of one server: the model's own, and that of what proposes tokens.
+
+llama.cpp b11434 tools/server/server-context.cpp: a draft has a context of its own, with as many
+cells and sequences as the target's, its own cache types (f16 unless told), and no snapshots.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.layers import LayerRun
+from kvcalc.core.model import ModelSpec
+from kvcalc.engines.llamacpp.architectures import (
+    DRAFTS_IN_MAIN,
+    INDEXED_MTP,
+    MTP,
+    ROLLBACK,
+    WITHOUT_FLASH,
+)
+from kvcalc.engines.llamacpp.checks import check_types
+from kvcalc.engines.llamacpp.pools import Sizes
+from kvcalc.engines.llamacpp.served import Served, serve
+from kvcalc.engines.llamacpp.settings import Settings
+from kvcalc.engines.llamacpp.tensors import Kept, tensors_of
+from kvcalc.engines.llamacpp.types import CacheTypes
+from kvcalc.engines.llamacpp.version import NEWEST
+
+__all__ = ["Context", "contexts_of"]
+
+
+class Context(NamedTuple):
+    """One context.
+
+    Attributes:
+        served: the model that it runs.
+        kept: what its layers keep.
+        sizes: its cells.
+        n_gpu_layers: layers that leave the host; None for all.
+        flash: flash attention is on.
+        rs_seq: snapshots of a state that are kept.
+    """
+
+    served: Served
+    kept: list[Kept]
+    sizes: Sizes
+    n_gpu_layers: int | None
+    flash: bool
+    rs_seq: int
+
+
+def contexts_of(model: ModelSpec, settings: Settings, notes: list[str]) -> list[Context]:
+    """Return the contexts: the model's own first.
+
+    Raises:
+        UnsupportedError: what llama.cpp refuses, or kvcalc does not model.
+    """
+    served = serve(model, settings.types.k.name, notes)
+    found = [_context(served, served.numbered, settings.types, settings, notes)]
+    if settings.method == "mtp":
+        found.append(_mtp(served, settings, notes))
+    return found
+
+
+def draft_context(draft: ModelSpec, settings: Settings, notes: list[str]) -> Context:
+    """Return the context of a draft model.
+
+    Raises:
+        UnsupportedError: what llama.cpp refuses, or kvcalc does not model.
+    """
+    told: list[str] = []
+    served = serve(draft, settings.draft_types.k.name, told)
+    notes.extend(f"draft: {line}" for line in told)
+    return _context(served, served.numbered, settings.draft_types, settings, notes, names="draft ")
+
+
+def _mtp(served: Served, settings: Settings, notes: list[str]) -> Context:
+    """Return the context of the layers that predict further tokens (context type MTP)."""
+    if not served.drafts:
+        raise UnsupportedError(
+            f"{served.model.name} has no multi-token-prediction layers", hint="choose another draft"
+        )
+    if served.arch in DRAFTS_IN_MAIN and served.arch not in MTP:
+        raise UnsupportedError(
+            f"llama.cpp has no MTP context for {served.arch}", hint="choose another draft"
+        )
+    return _context(
+        served,
+        served.drafts,
+        settings.draft_types,
+        settings,
+        notes,
+        names="mtp ",
+        indexers=served.arch in INDEXED_MTP,
+    )
+
+
+def _context(
+    served: Served,
+    layers: list[tuple[int, LayerRun]],
+    types: CacheTypes,
+    settings: Settings,
+    notes: list[str],
+    *,
+    names: str = "",
+    indexers: bool = True,
+) -> Context:
+    flash = settings.flash and served.arch not in WITHOUT_FLASH
+    if settings.flash and not flash:
+        notes.append(f"llama.cpp switches flash attention off for {served.arch}")
+    check_types((run for _, run in layers), types, flash=flash)
+    _check_build(served, layers, settings)
+    kept = tensors_of(
+        served,
+        layers,
+        types,
+        flash=flash,
+        latent_v=bool(settings.rules.latent_v),
+        indexers=indexers,
+    )
+    rs_seq = 0
+    if not names and served.arch in ROLLBACK:
+        rs_seq = settings.rs_seq
+    elif not names and settings.rs_seq and any(k.cache == "state" for k in kept):
+        notes.append(f"{served.arch} cannot roll its state back: no snapshot is kept")
+    sizes = Sizes(
+        cells=settings.cells,
+        window=served.window,
+        window_pad=settings.rules.window_pad or (settings.rules.pad if flash else 0) or 1,
+        swa_full=settings.swa_full or settings.rules.windows is False,
+        states=1 + rs_seq,
+        per_sequence=any(k.cache in ("csa", "hca", "lid") for k in kept),
+        names=names,
+    )
+    n_gpu = settings.draft_gpu_layers if names == "draft " else settings.placing.n_gpu_layers
+    return Context(served, kept, sizes, n_gpu, flash, rs_seq)
+
+
+def _check_build(served: Served, layers: list[tuple[int, LayerRun]], settings: Settings) -> None:
+    """Refuse builds that kvcalc knows too little of for such layers."""
+    rules, text = settings.rules, settings.build.text
+    caches = [cache for _, run in layers for cache in run.caches]
+    about = None
+    if served.window and rules.windows is None:
+        about = "sliding layers got caches of their own"
+    elif any(cache.kind == "mla" for cache in caches) and rules.latent_v is None:
+        about = "the V beside MLA latents went away"
+    if about is not None:
+        raise UnsupportedError(
+            f"about llama.cpp {text} {about}; kvcalc does not know on which side this build is",
+            hint=f"give another build, such as {NEWEST.text}",
+        )
+    if not rules.states and any(cache.states() for cache in caches):
+        raise UnsupportedError(
+            f"kvcalc does not model the states of llama.cpp {text}",
+            hint=f"give a build from b6465 (2025-09-13) on, such as {NEWEST.text}",
+        )

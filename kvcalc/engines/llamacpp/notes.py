@@ -1,0 +1,202 @@
+"""What a reader of the figures is told: rules that moved them, and what is not modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.plan import Rank
+from kvcalc.core.units import format_count, format_number_of
+from kvcalc.engines.llamacpp.contexts import Context
+from kvcalc.engines.llamacpp.settings import Settings
+
+__all__ = ["convention", "explain", "not_modelled"]
+
+_MIB = 2**20
+
+
+def explain(
+    contexts: list[Context], ranks: tuple[Rank, ...], settings: Settings, deployment: Deployment
+) -> Iterator[str]:
+    """Yield a line for every rule that moved a number."""
+    cells = settings.cells
+    main = contexts[0]
+    caches = {kept.cache for kept in main.kept}
+    if cells.sequences > 1 and not cells.unified:
+        yield (
+            f"{cells.sequences} sequences have {format_count(cells.per_sequence)} cells each,"
+            f" reserved whole: {format_count(cells.total)} in all"
+        )
+    if caches & {"csa", "hca", "lid"} and cells.unified and cells.sequences > 1:
+        yield (
+            "one pool was asked for, and each sequence gets the whole context all the same:"
+            " llama_kv_cache_dsv4 keeps sequences apart"
+        )
+    if "swa" in caches:
+        yield from _windows(main, settings)
+    yield from _widened(main)
+    if "state" in caches:
+        yield from _states(main)
+    for context in contexts[1:]:
+        total = _bytes(ranks, context.sizes.names)
+        yield f"{context.sizes.names}context: {format_count(total)} B beside the model's own"
+    padding = sum(rank.fixed_bytes for rank in ranks)
+    if padding:
+        yield (
+            f"CUDA adds {format_count(padding)} B to quantised tensors whose rows are no multiple"
+            " of 512 elements"
+        )
+    if len(ranks) > 1 or ranks[0].name == "host":
+        yield "the cache by device: " + ", ".join(_device(rank) for rank in ranks)
+    if deployment.data_parallel_size > 1:
+        yield (
+            f"{deployment.data_parallel_size} replicas hold requests of their own; the figures are"
+            " those of one"
+        )
+    yield from _host(main, settings)
+
+
+def _bytes(ranks: tuple[Rank, ...], names: str) -> int:
+    return sum(
+        pool.total_bytes(pool.units or 0)
+        for rank in ranks
+        for pool in rank.pools
+        if names and pool.name.startswith(names)
+    )
+
+
+def _device(rank: Rank) -> str:
+    total = sum(pool.total_bytes(pool.units or 0) for pool in rank.pools) + rank.fixed_bytes
+    layers = rank.share.num_hidden_layers if rank.share is not None else 0
+    return f"{rank.name} {format_number_of(layers, 'layer')}, {format_count(total)} B"
+
+
+def _windows(main: Context, settings: Settings) -> Iterator[str]:
+    cells, window = settings.cells, main.sizes.window
+    if main.sizes.swa_full:
+        yield (
+            f"sliding layers keep {format_count(cells.per_sequence)} cells as the others, of which"
+            f" {format_count(window)} are ever read"
+        )
+        return
+    seqs = cells.sequences if cells.unified and not main.sizes.per_sequence else 1
+    windows = f"{seqs} x {format_count(window)}" if seqs > 1 else format_count(window)
+    yield (
+        f"sliding layers keep room for windows of {windows} tokens and a step of"
+        f" {format_count(cells.ubatch)}, rounded up to {main.sizes.window_pad}, no more than the"
+        " others"
+    )
+
+
+def _widened(main: Context) -> Iterator[str]:
+    widened: dict[str, int] = {}
+    for kept in main.kept:
+        if kept.widened:
+            widened[kept.cache] = widened.get(kept.cache, 0) + kept.widened
+    for cache, size in widened.items():
+        if cache == "indexer":
+            yield f"the indexer's cache has a V that nothing reads: {format_count(size)} B a cell"
+        elif not main.flash:
+            yield (
+                "without flash attention every V row is as wide as the widest layer's:"
+                f" {format_count(size)} B a cell more ({cache})"
+            )
+        else:
+            yield (
+                "until February 2026 a V stood beside the MLA latent, which nothing reads:"
+                f" {format_count(size)} B a cell"
+            )
+
+
+def _states(main: Context) -> Iterator[str]:
+    if main.rs_seq:
+        yield (
+            f"each sequence keeps its state {main.rs_seq + 1} times: the live one and a snapshot"
+            " for every proposed token"
+        )
+    state = sum(size for k in main.kept if k.cache == "state" for size in k.payload.values())
+    yield f"a state of {format_count(state)} B is kept in 32 bits, whatever the cache types"
+
+
+def _host(main: Context, settings: Settings) -> Iterator[str]:
+    """Say what context checkpoints and the prompt cache take of the host's memory."""
+    partial = _checkpoint_bytes(main, settings)
+    if partial and settings.checkpoints:
+        most = partial * settings.checkpoints
+        yield (
+            f"host memory: up to {settings.checkpoints} checkpoints a slot of up to"
+            f" {format_count(partial)} B each, {format_count(most)} B in all"
+        )
+    if settings.cache_ram and settings.rules.server_slots:
+        limit = (
+            "without a limit"
+            if settings.cache_ram < 0
+            else f"of up to {format_count(settings.cache_ram * _MIB)} B"
+        )
+        yield f"host memory: a cache of idle prompts {limit} (cache_ram)"
+
+
+def _checkpoint_bytes(main: Context, settings: Settings) -> int:
+    """Bytes of the largest checkpoint: the windows of a sequence, or its state.
+
+    tools/server (create_checkpoint) saves what cannot be computed from the cells that stay:
+    measured as 8 B, 24 B a cache, 24 B a layer (12 B where it has K alone), and for each cell 12 B
+    and its rows. Of states only the rows are counted.
+    """
+    windows = [kept for kept in main.kept if kept.cache == "swa"]
+    states = [kept for kept in main.kept if kept.cache == "state"]
+    total = sum(size for kept in states for size in kept.payload.values())
+    if windows and not main.sizes.swa_full:
+        cells = min(main.sizes.window, settings.cells.per_sequence)
+        rows = sum(sum(kept.payload.values()) + kept.widened for kept in windows)
+        layers = sum(24 if len(kept.tensors) > 1 else 12 for kept in windows)
+        total += 8 + 24 + layers + cells * (12 + rows)
+    return total
+
+
+def convention(contexts: list[Context], settings: Settings) -> tuple[str, ...]:
+    """Return what the rules take for granted, a sentence each."""
+    del contexts
+    said = [
+        "K and V rows are kept in the cache types, f16 unless told; the model dtype decides none.",
+        "All sizes are fixed when the context is made; no memory limit changes them.",
+        (
+            "A cell holds one token of every layer; a sequence alone or with a stream of its own"
+            " has its cells reserved whole."
+        ),
+    ]
+    if settings.placing.n_gpu_layers is None and not settings.placing.host:
+        said.append("All layers leave the host (n_gpu_layers).")
+    if len(settings.placing.shares) > 1:
+        said.append(
+            "Devices get layers by tensor_split, else equal parts; llama.cpp without it goes by"
+            " free memory."
+        )
+    return tuple(said)
+
+
+def not_modelled(
+    contexts: list[Context], settings: Settings, deployment: Deployment
+) -> tuple[str, ...]:
+    """Return what is left out, with its size where that is known."""
+    seqs = settings.cells.sequences
+    said = [
+        "compute buffers: they depend on the graph, the backend and the vocabulary",
+        (
+            "the output buffer: 4 B x the vocabulary x"
+            f" {format_number_of(seqs, 'sequence')} of host memory at start"
+        ),
+    ]
+    if settings.fits:
+        said.append(
+            "fitting into memory (fit): a context that was not given is the model's own maximum,"
+            " and layers stay where n_gpu_layers puts them, whatever the free memory"
+        )
+    if deployment.gpu is not None and not settings.placing.padded:
+        said.append("alignment and padding of tensors in this backend's buffers")
+    if settings.rules.window_pad is None and any(c.sizes.window for c in contexts):
+        said.append(
+            f"sliding layers of {settings.build.text} are from the source of 2025, not measured:"
+            f" up to {256} cells more or less"
+        )
+    return tuple(said)

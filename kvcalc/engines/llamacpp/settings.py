@@ -1,0 +1,365 @@
+"""A deployment as llama.cpp resolves it: every default put in, every setting it has checked.
+
+llama.cpp b11434 common/common.h (common_params), common/arg.cpp (the flags), tools/server
+(the slots) and llama_context::llama_context in src/llama-context.cpp.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvcalc.core.deployment import Deployment, GpuSpec
+from kvcalc.core.errors import InvalidValueError, UnsupportedError, UsageError
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.units import format_count
+from kvcalc.engines.llamacpp import args
+from kvcalc.engines.llamacpp.args import Args
+from kvcalc.engines.llamacpp.cells import Cells, Wanted, context
+from kvcalc.engines.llamacpp.ollama import from_ollama
+from kvcalc.engines.llamacpp.types import CacheTypes, cache_types
+from kvcalc.engines.llamacpp.version import NEWEST, Build, Rules, build, rules_of
+
+__all__ = ["Placing", "Settings", "resolve"]
+
+DEFAULT_MAX_MODEL_LEN = 8192
+_SERVER_SLOTS = 4
+_MOST_SEQUENCES = 256  # LLAMA_MAX_SEQ
+_N_BATCH, _N_UBATCH = 2048, 512
+
+_KNOWN = {
+    "engine",
+    "engine_version",
+    "gpu",
+    "dtype",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "kv_cache_dtype",
+    "kv_cache_memory_bytes",
+    "max_model_len",
+    "max_num_seqs",
+    "num_speculative_tokens",
+    "speculative_method",
+    "draft_model",
+    "engine_args",
+}
+_HINTS = {
+    "tensor_parallel_size": "llama.cpp splits layers over devices: tensor_split, or"
+    " pipeline_parallel_size for equal shares",
+    "max_num_batched_tokens": "give batch_size and ubatch_size in engine_args",
+    "block_size": "llama.cpp hands out single cells",
+    "gpu_memory_utilization": "llama.cpp takes what its context needs, whatever the card has",
+}
+
+
+class Placing(NamedTuple):
+    """What decides on which device a layer's cache lies.
+
+    Attributes:
+        shares: parts of the layers by device; one device has everything.
+        n_gpu_layers: layers that leave the host, the output counted as one; None for all.
+        host: the cache stays in host memory (-nkvo).
+        padded: the devices' tensors are padded as CUDA pads them.
+        named: a card was named, so that there is a device at all.
+    """
+
+    shares: tuple[float, ...]
+    n_gpu_layers: int | None
+    host: bool
+    padded: bool
+    named: bool
+
+
+class Settings(NamedTuple):
+    """What the rules read.
+
+    Attributes:
+        cells: cells, streams and sequences of the context.
+        types: cache types of K and V; `draft_types` those of a draft context.
+        flash: flash attention is on.
+        swa_full: sliding layers keep as many cells as the others.
+        rs_seq: rollback snapshots of a state that are asked for.
+        method: how tokens are proposed; None where none are.
+        checkpoints: context checkpoints a slot (host memory).
+        cache_ram: MiB of the prompt cache in host memory; -1 without a limit.
+    """
+
+    build: Build
+    rules: Rules
+    cells: Cells
+    types: CacheTypes
+    draft_types: CacheTypes
+    flash: bool
+    swa_full: bool
+    rs_seq: int
+    method: str | None
+    placing: Placing
+    draft_gpu_layers: int | None
+    checkpoints: int
+    cache_ram: int
+    fits: bool
+    ctx_given: bool
+
+
+def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Settings:
+    """Return the settings of a deployment.
+
+    Args:
+        model: as published.
+        deployment: as asked for.
+        notes: a line is added for what was assumed or changed.
+
+    Raises:
+        UnsupportedError: a setting that llama.cpp has not, or that kvcalc does not model.
+        InvalidValueError, UnknownNameError, UsageError: a setting that makes no sense.
+    """
+    for name in deployment.changed():
+        if name not in _KNOWN:
+            hint = _HINTS.get(name, "leave it out")
+            raise UnsupportedError(f"llama.cpp has no {name}", hint=hint)
+    if deployment.dtype != "auto":
+        raise UnsupportedError(
+            "llama.cpp's cache does not follow the model dtype",
+            hint="give --kv-cache-dtype, or cache_type_k and cache_type_v in engine_args",
+        )
+    asked = from_ollama(args.read(deployment.engine_args), model, deployment, notes)
+    found = build(deployment.engine_version)
+    rules = rules_of(found)
+    flash = _flash(asked, rules, found)
+    method, rs_seq = _speculation(asked, deployment)
+    return Settings(
+        build=found,
+        rules=rules,
+        cells=_cells(model, deployment, asked, rules, found, flash, notes),
+        types=cache_types(
+            deployment.kv_cache_dtype, asked.text("cache_type_k"), asked.text("cache_type_v")
+        ),
+        draft_types=cache_types(
+            "auto", asked.text("cache_type_k_draft"), asked.text("cache_type_v_draft")
+        ),
+        flash=flash,
+        swa_full=asked.flag("swa_full", default=False),
+        rs_seq=rs_seq,
+        method=method,
+        placing=_placing(deployment, asked),
+        draft_gpu_layers=_gpu_layers(asked, "n_gpu_layers_draft"),
+        checkpoints=asked.number("ctx_checkpoints", 32, low=0),
+        cache_ram=asked.number("cache_ram", 8192, low=-1),
+        fits=asked.flag("fit", default=True),
+        ctx_given=asked.given("ctx_size") or deployment.max_model_len is not None,
+    )
+
+
+def _flash(asked: Args, rules: Rules, found: Build) -> bool:
+    """Whether flash attention is on; `auto` counts as on, which every usual backend can."""
+    word = asked.choice("flash_attn", ("auto", "on", "off"))
+    if word is not None:
+        return word != "off"
+    if rules.auto_flash is None:
+        raise UnsupportedError(
+            f"about llama.cpp {found.text} flash attention became the default; kvcalc does not know"
+            " on which side this build is",
+            hint="give flash_attn: on or off",
+        )
+    return rules.auto_flash
+
+
+def _cells(
+    model: ModelSpec,
+    deployment: Deployment,
+    asked: Args,
+    rules: Rules,
+    found: Build,
+    flash: bool,
+    notes: list[str],
+) -> Cells:
+    seqs, unified = _slots(deployment, asked, rules, found, notes)
+    pad = rules.pad if flash else rules.pad_plain
+    if pad is None:
+        raise UnsupportedError(
+            f"about llama.cpp {found.text} the rounding of cells changed; kvcalc does not know on"
+            " which side this build is",
+            hint=f"give another build, such as {NEWEST.text}",
+        )
+    size = _size(model, deployment, asked, rules, (seqs, unified), notes)
+    wanted = Wanted(
+        n_ctx=size,
+        n_seq_max=seqs,
+        unified=unified,
+        n_batch=asked.number("batch_size", _N_BATCH, low=1),
+        n_ubatch=asked.number("ubatch_size", _N_UBATCH, low=0),
+        pad=pad,
+        streams=bool(rules.streams),
+        pads_first=rules.pads_first,
+    )
+    cells = context(wanted)
+    length = deployment.max_model_len
+    if length is not None and context(wanted._replace(n_ctx=length, n_seq_max=1)).per_sequence != (
+        cells.per_sequence
+    ):
+        raise UsageError(
+            f"max_model_len {format_count(length)} and ctx_size {format_count(size)} do not agree:"
+            f" a sequence gets {format_count(cells.per_sequence)} cells",
+            hint="max_model_len is one sequence, ctx_size the total; give one of the two",
+        )
+    asked_for = size if unified or seqs == 1 else size // seqs
+    if cells.per_sequence != asked_for:
+        notes.append(
+            f"a sequence gets {format_count(cells.per_sequence)} cells, not"
+            f" {format_count(asked_for)}: they come in multiples of {pad}"
+        )
+    return cells
+
+
+def _size(
+    model: ModelSpec,
+    deployment: Deployment,
+    asked: Args,
+    rules: Rules,
+    slots: tuple[int, bool],
+    notes: list[str],
+) -> int:
+    """Return the tokens of the whole context before they are rounded up (n_ctx)."""
+    seqs, unified = slots
+    size = asked.number("ctx_size", None, low=0)
+    per_slot = asked.number("kv_unified_per_slot", None, low=1)
+    if per_slot is not None:
+        if size:
+            raise UsageError(
+                "ctx_size and kv_unified_per_slot both size the pool", hint="give one of the two"
+            )
+        if not unified:
+            raise UsageError("kv_unified_per_slot is for one pool", hint="set kv_unified")
+        size = seqs * per_slot
+    train = model.max_position_embeddings
+    length = deployment.max_model_len
+    if size is None and length is not None:
+        size = length if unified else length * seqs
+    if not size:
+        if train is None:
+            train = DEFAULT_MAX_MODEL_LEN
+            notes.append(f"the model names no maximum: {format_count(train)} tokens are taken")
+        size = train
+        if not unified and seqs > 1 and asked.flag("fit", default=True) and rules.server_slots:
+            # common/fit.cpp: a context that was not given is n_ctx_train for every stream.
+            size = train * seqs
+    return size
+
+
+def _slots(
+    deployment: Deployment, asked: Args, rules: Rules, found: Build, notes: list[str]
+) -> tuple[int, bool]:
+    """Return sequences at once, and whether they share one pool."""
+    parallel = asked.number("parallel", None, low=-1)
+    if parallel == 0:
+        raise InvalidValueError("parallel 0 is no number of slots", hint="give 1 or more")
+    parallel = None if parallel == -1 else parallel
+    if None not in (parallel, deployment.max_num_seqs) and parallel != deployment.max_num_seqs:
+        raise UsageError(
+            f"max_num_seqs {deployment.max_num_seqs} and parallel {parallel} do not agree",
+            hint="they are the same setting: give one of the two",
+        )
+    seqs = parallel or deployment.max_num_seqs
+    unified = asked.flag("kv_unified", default=seqs is None and rules.server_slots)
+    if seqs is None:
+        seqs = _SERVER_SLOTS if rules.server_slots else 1
+        if rules.server_slots:
+            shared = "share one cache" if unified else "have a cache each"
+            notes.append(f"no number of slots was given: llama-server takes {seqs}, which {shared}")
+    if seqs > _MOST_SEQUENCES:
+        raise UnsupportedError(
+            f"{seqs} sequences: llama.cpp has at most {_MOST_SEQUENCES}", hint="give fewer"
+        )
+    if rules.streams is None and seqs > 1:
+        raise UnsupportedError(
+            f"about llama.cpp {found.text} sequences got streams of their own; kvcalc does not know"
+            " on which side this build is",
+            hint=f"give another build, such as {NEWEST.text}",
+        )
+    if not rules.streams:
+        if asked.given("kv_unified") and not unified:
+            raise UnsupportedError(
+                f"llama.cpp {found.text} has one pool for all sequences", hint="set kv_unified"
+            )
+        unified = True
+    return seqs, unified
+
+
+def _speculation(asked: Args, deployment: Deployment) -> tuple[str | None, int]:
+    """Return how tokens are proposed, and the snapshots of a state that this takes.
+
+    tools/server: need_n_rs_seq; only drafts that read the target's own layers roll states back.
+    """
+    method = deployment.speculative_method
+    known = ("mtp", "draft", "draft_model", "ngram", "eagle3", "dflash")
+    if method is None and deployment.draft_model is not None:
+        method = "draft"
+    if method is not None and method not in known:
+        raise UnsupportedError(
+            f"llama.cpp does not speculate by {method!r:.40}", hint="mtp, draft or ngram"
+        )
+    if method in ("eagle3", "dflash"):
+        raise UnsupportedError(
+            f"kvcalc does not model {method} drafts in llama.cpp, which share the target's context",
+            hint="mtp, draft or ngram",
+        )
+    method = "draft" if method == "draft_model" else method
+    if method == "draft" and deployment.draft_model is None:
+        raise UsageError("a draft needs a model", hint="give draft_model")
+    if method in ("mtp", "ngram") and deployment.draft_model is not None:
+        raise UsageError(f"{method} has no draft model", hint="leave draft_model out")
+    if deployment.num_speculative_tokens is not None and method is None:
+        raise UsageError(
+            "num_speculative_tokens without a method", hint="give speculative_method: mtp"
+        )
+    default = 0
+    if method == "mtp":
+        default = deployment.num_speculative_tokens or 3  # common_params_speculative: n_max
+    return method, asked.number("rs_seq", default, low=0)
+
+
+def _placing(deployment: Deployment, asked: Args) -> Placing:
+    mode = asked.choice("split_mode", ("layer", "none", "row", "tensor"))
+    if mode in ("row", "tensor"):
+        raise UnsupportedError(
+            f"kvcalc does not model split_mode {mode}", hint="use layer, which is the default"
+        )
+    devices = deployment.pipeline_parallel_size
+    split = asked.numbers("tensor_split")
+    if split is None:
+        shares = (1.0,) * devices
+    elif mode == "none":
+        raise UsageError("split_mode none uses one device", hint="leave tensor_split out")
+    else:
+        shares = split
+        if devices not in (1, len(split)):
+            raise UsageError(
+                f"tensor_split has {len(split)} parts for {devices} devices",
+                hint="give as many parts as devices",
+            )
+    if sum(shares) <= 0:
+        raise InvalidValueError("tensor_split has no part above 0", hint="such as 3,1")
+    keeps = asked.flag("no_kv_offload", default=False)
+    if asked.given("kv_offload"):
+        keeps = not asked.flag("kv_offload", default=True)
+    gpu = deployment.gpu
+    if gpu is not None and not isinstance(gpu, GpuSpec):
+        raise InvalidValueError(
+            f"gpu {gpu!r:.40} is a name where the card itself is wanted",
+            hint="call kvcalc.plan, which looks the name up",
+        )
+    cuda = gpu is not None and gpu.compute_capability is not None
+    return Placing(
+        shares=shares[:1] if mode == "none" else shares,
+        n_gpu_layers=_gpu_layers(asked, "n_gpu_layers"),
+        host=keeps,
+        padded=cuda,
+        named=gpu is not None,
+    )
+
+
+def _gpu_layers(asked: Args, name: str) -> int | None:
+    """Return the layers that leave the host; None for all (`all`, `auto`, -1)."""
+    if asked.text(name) in ("all", "auto"):
+        return None
+    found = asked.number(name, None, low=-2)
+    return None if found is None or found < 0 else found

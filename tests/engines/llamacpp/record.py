@@ -1,0 +1,99 @@
+"""Write the oracle's answers in compact form: python -m tests.engines.llamacpp.record.
+
+`models.json` has the models as kvcalc reads them from the same GGUF keys; a line of `rows.jsonl` is
+one question (model, context settings) with what llama.cpp said:
+  caches   name, cells, streams, bytes of K, bytes of V; of states: name, bytes of R, bytes of S
+  total    bytes of the context
+  n_ctx    cells in all, and of one sequence
+  refused  llama.cpp made no context
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kvcalc.core.model import ModelSpec
+from kvcalc.models.gguf import read_gguf
+from tests.engines.vllm.record import packed
+from tests.models.gguf.writer import metadata
+
+HERE = Path(__file__).parent
+SHARED = HERE.parents[3] / "shared"
+MODELS, ROWS = HERE / "models.json", HERE / "rows.jsonl"
+
+_NO_MATTER = ("no_alloc", "n_outputs_max")
+"""Settings of the oracle that size no cache."""
+
+
+def read_model(row: dict[str, Any]) -> ModelSpec:
+    """Return kvcalc's reading of the keys, or of the file, that the oracle was given."""
+    if row.get("gguf"):
+        return read_gguf(str(SHARED / "corpus" / "gguf" / row["gguf"])).spec
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        path.write_bytes(metadata(row["arch"], row["hp"]))
+        return read_gguf(str(path)).spec
+
+
+def caches(row: dict[str, Any]) -> list[list[Any]]:
+    """Return the caches that llama.cpp made."""
+    found: list[list[Any]] = []
+    for cache in row["caches"]:
+        if cache["kind"] == "recurrent":
+            r = cache["r_bytes"] + cache.get("p_bytes", 0)
+            found.append(["state", r, cache["s_bytes"]])
+        else:
+            sizes = [cache["k_bytes"], cache["v_bytes"]]
+            found.append([cache["cache"], cache["cells"], cache["streams"], *sizes])
+    if row["other_bytes"]:
+        found.append(["compressor", row["other_bytes"]])
+    return found
+
+
+def compact(rows: list[dict[str, Any]], models: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return one entry a question; the models are added to `models`."""
+    keys: dict[str, str] = {}
+    found = []
+    for row in rows:
+        shape = json.dumps([row.get("gguf"), row.get("arch"), row.get("hp")], sort_keys=True)
+        if shape not in keys:
+            keys[shape] = row.get("gguf") or f"{row['arch']} {len(keys)}"
+            models[keys[shape]] = packed(read_model(row))
+        ctx = {k: v for k, v in row["ctx"].items() if k not in _NO_MATTER}
+        entry: dict[str, Any] = {"name": row["name"], "model": keys[shape], "ctx": ctx}
+        if row["ok"]:
+            entry["caches"] = caches(row)
+            entry["total"] = row["context_bytes"]
+            entry["n_ctx"] = [row["n_ctx"], row["n_ctx_seq"]]
+        else:
+            entry["refused"] = True
+        found.append(entry)
+    return found
+
+
+def shared_rows(models: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the shared answers in compact form; their models are added to `models`."""
+    path = SHARED / "oracle" / "llamacpp_results.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return compact([json.loads(line) for line in lines], models)
+
+
+def main() -> int:
+    """Write the files."""
+    models: dict[str, Any] = {}
+    rows = shared_rows(models)
+    text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+    ROWS.write_text(text, encoding="utf-8", newline="\n")
+    lines = [
+        f"{json.dumps(key)}:{json.dumps(models[key], separators=(',', ':'))}" for key in models
+    ]
+    MODELS.write_text("{\n" + ",\n".join(sorted(lines)) + "\n}\n", encoding="utf-8", newline="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

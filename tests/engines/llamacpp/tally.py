@@ -1,0 +1,50 @@
+"""How many of llama.cpp's answers kvcalc gives: a line of the table in the README."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from typing import NamedTuple
+
+from tests.engines.llamacpp.rows import differences, rows
+
+__all__ = ["LEFT_OUT", "Tally", "tally"]
+
+LEFT_OUT: dict[str, str] = {}
+"""Name of a row -> why it is not compared; there is none."""
+
+
+class Tally(NamedTuple):
+    """What became of the questions.
+
+    Attributes:
+        questions: contexts that llama.cpp was asked for.
+        answers: contexts whose every cache is equal, to the byte.
+        refusals: contexts that both refuse.
+        left_out: reason -> questions that are not compared.
+        wrong: what differs otherwise, a line each.
+    """
+
+    questions: int
+    answers: int
+    refusals: int
+    left_out: Counter[str]
+    wrong: tuple[str, ...]
+
+
+@cache
+def tally() -> Tally:
+    """Return the tally of all questions."""
+    answers = refusals = 0
+    left_out: Counter[str] = Counter()
+    wrong = []
+    for row in rows():
+        if reason := LEFT_OUT.get(row["name"]):
+            left_out[reason] += 1
+        elif found := differences(row):
+            wrong.append(f"{row['name']}: {'; '.join(found)}")
+        elif row.get("refused"):
+            refusals += 1
+        else:
+            answers += 1
+    return Tally(len(rows()), answers, refusals, left_out, tuple(wrong))

@@ -1,0 +1,135 @@
+"""Every context that the real llama.cpp was asked for: cells, K, V, states, refusals are equal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.plan import CachePlan
+from kvcalc.engines import plan
+from kvcalc.models.gguf import WITHOUT_CACHE
+from tests.conftest import ABSENT, SHARED
+from tests.engines.llamacpp import record
+from tests.engines.llamacpp.rows import compare, deployment, planned, rows
+from tests.engines.llamacpp.tally import tally
+
+MORE = Path(__file__).parents[2] / "models" / "gguf" / "llamacpp_more.jsonl"
+"""Small shapes of every architecture that llama.cpp builds from key-values alone."""
+
+UNREAD = {
+    "mimo2 pattern shorter": "kvcalc's reader refuses a list shorter than the layers",
+}
+NO_MTP = ("minimax-m3", "kimi-linear", "falcon-h1", "granitehybrid", "lfm2")
+"""llama.cpp makes an MTP context with all layers for these, which no graph of theirs can use."""
+
+
+def test_every_answer_is_equal() -> None:
+    """Sized or refused, each answer is kvcalc's own."""
+    assert tally().wrong == ()
+
+
+def test_as_many_are_compared_as_were_asked() -> None:
+    found = tally()
+    assert (found.questions, found.answers, found.refusals) == (221, 218, 3)
+    assert not found.left_out
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=ABSENT)
+def test_the_compact_form_has_every_question() -> None:
+    """The shared answers, put into compact form anew, are what the tests compare with."""
+    models: dict[str, Any] = {}
+    assert record.shared_rows(models) == rows()
+    written = json.loads(record.MODELS.read_text(encoding="utf-8"))
+    assert json.loads(json.dumps(models)) == written
+
+
+def _conserves(found: CachePlan) -> None:
+    longest = found.max_model_len
+    for n in sorted({1, 2, 127, 128, 129, 1000, 1025, longest // 2, longest - 1, longest}):
+        if n > longest:
+            continue
+        for wastes in (found.wastes(n), found.wastes_at_admission(n), found.contiguous().wastes(n)):
+            named = sum(wastes.by_name().values())
+            assert wastes.reserved_bytes == wastes.used_bytes + named
+        assert found.bytes_held(n) == found.wastes(n).reserved_bytes
+
+
+def test_reserved_is_used_plus_wastes() -> None:
+    """On every row, for short and long sequences."""
+    for row in rows():
+        if not row.get("refused"):
+            _conserves(planned(row))
+
+
+def test_a_sequence_of_the_whole_context_fits() -> None:
+    """All sequences fit where each has cells of its own; one does where they share."""
+    for row in rows():
+        if row.get("refused"):
+            continue
+        found = planned(row)
+        sequences = row["ctx"].get("n_seq_max", 1)
+        apart = not row["ctx"].get("kv_unified", False)
+        names = {pool.name for pool in found.rank.pools}
+        expected = sequences if apart or "csa" in names or names == {"state"} else 1
+        answer = found.capacity()
+        assert answer.fits
+        assert answer.max_sequences == expected, row["name"]
+        assert answer.max_model_len_that_fits == found.max_model_len
+
+
+def test_no_more_memory_is_used_than_there_is() -> None:
+    """A cache that the settings fix does not start in less than it takes."""
+    found = planned(rows()[0])
+    total = rows()[0]["total"]
+    assert found.capacity(total).fits
+    assert not found.capacity(total - 1).fits
+    assert found.capacity(total - 1).max_model_len_that_fits == 0
+
+
+def test_more_architectures() -> None:
+    """A small shape of every other architecture, drafts' contexts and odd corners as well."""
+    compared = 0
+    for line in MORE.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["name"] in UNREAD or row["arch"] in WITHOUT_CACHE:
+            continue
+        mtp = row["ctx"].get("ctx_type") == "mtp"
+        asked = deployment(row["ctx"])
+        if mtp:
+            asked = msgspec.structs.replace(asked, speculative_method="mtp")
+        spec = record.read_model(row)
+        if mtp and row["arch"] in NO_MTP:
+            with pytest.raises(UnsupportedError, match="no MTP context"):
+                plan(spec, asked)
+            continue
+        found = plan(spec, asked)
+        before = "mtp " if mtp else ""
+        pools = {
+            pool.name.removeprefix(before): pool
+            for pool in found.rank.pools
+            if pool.name.startswith(before)
+        }
+        assert compare(record.caches(row), pools) == [], row["name"]
+        _conserves(found)
+        compared += 1
+    assert compared >= 180
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=ABSENT)
+def test_corpus_files_end_to_end() -> None:
+    """Every GGUF file of the corpus gives a plan; where llama.cpp ran it, its bytes."""
+    files = sorted((SHARED / "corpus" / "gguf").glob("*.gguf"))
+    asked = {row["model"] for row in rows()}
+    for path in files:
+        spec = record.read_model({"gguf": path.name})
+        found = plan(spec, Deployment(engine="llama.cpp"))
+        assert found.max_sequences == 4
+        assert found.capacity().fits
+        assert path.name in asked
+    assert len(files) >= 10
