@@ -54,7 +54,7 @@ _CHOICES = {
     "SGLANG_MAMBA_SSM_DTYPE": ("float32", "bfloat16", "float16"),
     "disaggregation_mode": ("null", "prefill", "decode"),
     "prefill_kv_cache_dequant_dtype": ("auto", "fp8_e4m3", "nvfp4"),
-    "speculative_algorithm": ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"),
+    "speculative_algorithm": ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH"),
 }
 
 _BACKENDS = (

@@ -275,5 +275,7 @@ def _charged(rows: Rows, draft: Kept, settings: Settings) -> int:
     spec = settings.speculation
     if spec is None or not spec.num_layers:
         return 0
+    if spec.algorithm == "DFLASH":
+        return draft.full.cell if draft.full is not None else 0
     charged = int((rows.cell - rows.index_cell) * spec.num_layers / rows.tensors)
     return charged + (draft.full.index_cell if draft.full is not None else 0)

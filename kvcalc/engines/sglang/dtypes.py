@@ -123,7 +123,7 @@ def _check(model: ModelSpec, word: str, card: Card) -> None:
             f"SGLang keeps no {word} cache for sparse attention",
             hint="choose --kv-cache-dtype bfloat16 or fp8_e4m3",
         )
-    if word == "nvfp4" and not is_latent(model) and not card.blackwell:
+    if word == "nvfp4" and not card.blackwell:
         raise UnsupportedError(
             f"SGLang reads no nvfp4 cache on {card.name}", hint="fp4_mx_block16 is read everywhere"
         )

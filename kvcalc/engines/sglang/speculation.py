@@ -21,6 +21,7 @@ DEFAULT_REQUESTS = 48
 """max_running_requests under speculation where nothing is said."""
 
 _NGRAM_TOKENS = 12
+_DFLASH_TOKENS = 16
 _ALGORITHMS = {
     "mtp": "EAGLE",
     "nextn": "EAGLE",
@@ -101,6 +102,9 @@ def speculation_of(
     if algorithm == "NGRAM":
         tokens = tokens or _NGRAM_TOKENS
         return Speculation(algorithm, steps or tokens, 1, tokens)
+    if algorithm == "DFLASH":
+        tokens = tokens or _DFLASH_TOKENS
+        return Speculation(algorithm, 1, 1, tokens, _layers(model, deployment, "draft_model"))
     if steps is None:
         raise InvalidValueError(
             "speculation without a number of steps", hint="give num_speculative_tokens"

@@ -79,6 +79,8 @@ def _allocated(plan: CachePlan, pool: Pool, units: int) -> str:
         for role in shares:
             shares[role] += rows.payload.get(role, 0)
     if not any(shares.values()):
+        if plan.kv_cache_dtype == "nvfp4":
+            total = total * 8 // 9  # the line leaves the scales out: a byte in nine
         return f"{head} KV size: {total / _GIB:.2f} GB"
     k = total * shares["k"] // sum(shares.values())
     return f"{head} K size: {k / _GIB:.2f} GB, V size: {(total - k) / _GIB:.2f} GB"
