@@ -13,7 +13,7 @@ from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines.sglang.assemble import ranks_of, stages_of
-from kvcalc.engines.sglang.layers import check_served
+from kvcalc.engines.sglang.layers import check_served, check_settings
 from kvcalc.engines.sglang.notes import CONVENTION, explain, not_modelled
 from kvcalc.engines.sglang.settings import resolve
 from kvcalc.engines.sglang.start_up import start_up_log
@@ -29,8 +29,9 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
     notes = beyond(model, deployment.max_model_len)
+    check_served(model)
     model, settings = resolve(model, deployment, notes)
-    check_served(model, settings)
+    check_settings(model, settings)
     stages = stages_of(model, settings)
     ranks = ranks_of(stages, settings)
     if not any(rank.pools for rank in ranks):

@@ -94,6 +94,8 @@ def page_of(
         UnsupportedError: DSA under decode context parallelism with pages that are no page of 64.
     """
     page, why = asked, ""
+    if not any(cache.rows() for _, cache in model.caches()):
+        return page or 1  # states alone
     if any(cache.kind == "indexer" for _, cache in model.caches()):
         page, why = _DSA_PAGE, "the sparse-attention indexer"
     for backend in dict.fromkeys((backends.prefill, backends.decode)):

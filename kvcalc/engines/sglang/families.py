@@ -14,6 +14,7 @@ __all__ = [
     "EXTRA_BUFFER",
     "LATENT_DEFAULT",
     "PAGE_64_WITH_EXTRA_BUFFER",
+    "STATEFUL",
     "WINDOWED",
     "is_latent",
 ]
@@ -66,6 +67,19 @@ EXTRA_BUFFER = frozenset(
     }
 )
 """Models whose states can be tracked in extra slots, so that prefixes and overlap go together."""
+
+STATEFUL = EXTRA_BUFFER | {
+    "FalconMambaForCausalLM",
+    "InternS2MobiusForConditionalGeneration",
+    "JetNemotronForCausalLM",
+    "JetVLMForConditionalGeneration",
+    "Lfm2ForCausalLM",
+    "Lfm2MoeForCausalLM",
+    "Mamba2ForCausalLM",
+    "MambaForCausalLM",
+    "MiniCPMV4_7ForConditionalGeneration",
+}
+"""Models whose states SGLang keeps (configs/hybrid_arch.py)."""
 
 CONFIGURED_STATE_DTYPE = frozenset(
     {

@@ -24,11 +24,39 @@ from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.kind import CacheBase
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.recurrent import RgLru, Rwkv
+from kvcalc.core.recurrent import (
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    RgLru,
+    Rwkv,
+    ShortConv,
+)
 from kvcalc.engines.sglang.dtypes import Layout
+from kvcalc.engines.sglang.families import STATEFUL
 from kvcalc.engines.sglang.settings import Settings
 
-__all__ = ["Kept", "Rows", "States", "check_served", "floor_heads", "on_rank", "sort_layers"]
+__all__ = [
+    "Kept",
+    "Rows",
+    "States",
+    "check_served",
+    "check_settings",
+    "floor_heads",
+    "on_rank",
+    "sort_layers",
+]
+
+_STATES = (
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    ShortConv,
+)
 
 
 class Rows(NamedTuple):
@@ -81,12 +109,18 @@ class Kept(NamedTuple):
     states: States | None
 
 
-def check_served(model: ModelSpec, settings: Settings) -> None:
+def check_served(model: ModelSpec) -> None:
     """Refuse what SGLang does not serve, and what is not modelled here.
 
     Raises:
         UnsupportedError: naming the cache or the architecture.
     """
+    stateful = any(isinstance(cache, _STATES) for _, cache in model.caches())
+    if stateful and model.architecture is not None and model.architecture not in STATEFUL:
+        raise UnsupportedError(
+            f"SGLang keeps no states of {model.architecture}",
+            hint="use --engine none for the model's own arithmetic",
+        )
     for _, cache in model.caches():
         if cache.kind in ("compressed_attention", "sliding_mla"):
             raise UnsupportedError(
@@ -108,6 +142,14 @@ def check_served(model: ModelSpec, settings: Settings) -> None:
                 f"SGLang's cross-attention cache ({model.name}) is not modelled",
                 hint="use --engine none for the model's own arithmetic",
             )
+
+
+def check_settings(model: ModelSpec, settings: Settings) -> None:
+    """Refuse what SGLang does not do for a model, or what is not modelled here.
+
+    Raises:
+        UnsupportedError: naming the setting.
+    """
     kinds = {cache.kind for _, cache in model.caches()}
     stateful = any(cache.states() for _, cache in model.caches())
     if settings.dcp > 1 and (stateful or "sliding_window" in kinds or "chunked_attention" in kinds):
