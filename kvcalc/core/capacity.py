@@ -98,6 +98,11 @@ def pool_units(plan: CachePlan, rank: Rank, budget: int | None) -> tuple[int, ..
         return tuple(p.units if p.units is not None else usable // p.unit_bytes for p in rank.pools)
     if plan.split == "ratio":
         return _ratio_units(rank, usable)
+    if plan.split == "bytes":
+        return tuple(
+            usable * p.share[0] // (p.share[1] * (p.check_unit_bytes or p.unit_bytes))
+            for p in rank.pools
+        )
     if plan.split == "tokens":
         return _sized_units(rank, usable)
     return tuple(0 for _ in rank.pools)  # fungible bytes: pools have no size of their own

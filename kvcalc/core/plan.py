@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CachePlan", "Check", "Group", "Pool", "Rank", "Report", "Rows", "Split"]
 
-Split = Literal["one_pool", "fungible", "ratio", "tokens", "fixed"]
+Split = Literal["one_pool", "fungible", "ratio", "bytes", "tokens", "fixed"]
 """How a budget becomes units: all of it to one pool; bytes that any pool may take; to pools in a
-ratio of units (`Pool.share`); to states and then to tokens (`Rank.sizing`); or not at all, as the
-settings fix the units."""
+ratio of units (`Pool.share`); to each pool its share of the bytes (`Pool.share` again); to states
+and then to tokens (`Rank.sizing`); or not at all, as the settings fix the units."""
 
 
 Report = Literal["exact", "concurrency", "weighted", "even_groups", "tokens"]
@@ -141,11 +141,11 @@ class Pool(Value, frozen=True, kw_only=True):
         units: how many there are where the settings fix it; None where a budget decides.
         reserved_units: units no sequence can have (null block, dump page).
         reserved_is_extra: the reserved units come on top of what the budget pays for.
-        share: units of this pool for every unit of the first one, (numerator, denominator), under
-            the `ratio` split.
+        share: (numerator, denominator): units of this pool for every unit of the first one, under
+            the `ratio` split; its part of the bytes under the `bytes` split.
         rounding: a budget's units are rounded down to a multiple of this under the `ratio` split.
         check_unit_bytes: bytes of a unit as the start-up check counts them, where that is not
-            unit_bytes.
+            unit_bytes; under the `bytes` split, bytes of a unit as the engine prices it.
         sized: what of a sized budget these units are, under the `tokens` split.
     """
 

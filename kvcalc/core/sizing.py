@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from kvcalc.core.units import round_up
 from kvcalc.core.values import NonNegative, Positive, Value, require_range
 
 __all__ = ["Counts", "Sized", "StateBudget", "TokenBudget"]
@@ -103,6 +104,7 @@ class TokenBudget(Value, frozen=True, kw_only=True):
         max_tokens: the most tokens that the settings allow.
         unpriced_tokens: tokens where no layer keeps any, so that none costs anything.
         states: the states that are paid for first.
+        rounds_up: tokens are rounded up to pages and not down: the last page may be paid in part.
     """
 
     page_tokens: Positive
@@ -113,6 +115,7 @@ class TokenBudget(Value, frozen=True, kw_only=True):
     max_tokens: NonNegative | None = None
     unpriced_tokens: NonNegative = 0
     states: StateBudget | None = None
+    rounds_up: bool = False
 
     def __post_init__(self) -> None:
         require_range(self, 1, "page_tokens")
@@ -130,6 +133,8 @@ class TokenBudget(Value, frozen=True, kw_only=True):
         return Counts(tokens, window, states, requests)
 
     def _whole(self, tokens: int) -> int:
+        if self.rounds_up:
+            return round_up(tokens, self.page_tokens)
         return tokens - tokens % self.page_tokens
 
     def _tokens(self, budget: int) -> tuple[int, int]:

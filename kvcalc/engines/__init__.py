@@ -16,10 +16,11 @@ ENGINES = {
     "none": "kvcalc.engines.none",
     "vllm": "kvcalc.engines.vllm",
     "sglang": "kvcalc.engines.sglang",
+    "tensorrt-llm": "kvcalc.engines.tensorrt_llm",
 }
 """Engine name -> the module that plans for it; imported when it is asked for."""
 
-NOT_YET = ("llama.cpp", "tensorrt-llm", "transformers")
+NOT_YET = ("llama.cpp", "transformers")
 """Engines that are refused by name: to come, and not approximated until then."""
 
 
