@@ -98,6 +98,13 @@ def pool_units(plan: CachePlan, rank: Rank, budget: int | None) -> tuple[int, ..
         return tuple(p.units if p.units is not None else usable // p.unit_bytes for p in rank.pools)
     if plan.split == "ratio":
         return _ratio_units(rank, usable)
+    if plan.split == "bytes":
+        return tuple(
+            usable * p.share[0] // (p.share[1] * (p.check_unit_bytes or p.unit_bytes))
+            for p in rank.pools
+        )
+    if plan.split == "tokens":
+        return _sized_units(rank, usable)
     return tuple(0 for _ in rank.pools)  # fungible bytes: pools have no size of their own
 
 
@@ -117,6 +124,18 @@ def _ratio_units(rank: Rank, usable: int) -> tuple[int, ...]:
         count = int(first * Fraction(*pool.share))
         units.append(count - count % pool.rounding)
     return tuple(units)
+
+
+def _sized_units(rank: Rank, usable: int) -> tuple[int, ...]:
+    """Units of each pool of what a budget comes to in states and tokens."""
+    if rank.sizing is None:
+        raise InvalidValueError(f"{rank.name} does not say how a budget becomes tokens")
+    counts = rank.sizing.counts(usable)
+    page = rank.sizing.page_tokens
+    return tuple(
+        counts.of(pool.sized) // (page if pool.sized in ("tokens", "window") else 1)
+        for pool in rank.pools
+    )
 
 
 def _concurrency(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> Fraction | None:

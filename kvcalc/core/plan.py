@@ -16,6 +16,7 @@ from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Tally, Window
+from kvcalc.core.sizing import Sized, TokenBudget
 from kvcalc.core.units import add_rates, cdiv
 from kvcalc.core.values import NonNegative, Positive, Value
 from kvcalc.core.waste import Wastes
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CachePlan", "Check", "Group", "Pool", "Rank", "Report", "Rows", "Split"]
 
-Split = Literal["one_pool", "fungible", "ratio", "fixed"]
+Split = Literal["one_pool", "fungible", "ratio", "bytes", "tokens", "fixed"]
 """How a budget becomes units: all of it to one pool; bytes that any pool may take; to pools in a
-ratio of units (`Pool.share`); or not at all, as the settings fix the units."""
+ratio of units (`Pool.share`); to each pool its share of the bytes (`Pool.share` again); to states
+and then to tokens (`Rank.sizing`); or not at all, as the settings fix the units."""
 
 
 Report = Literal["exact", "concurrency", "weighted", "even_groups", "tokens"]
@@ -139,11 +141,12 @@ class Pool(Value, frozen=True, kw_only=True):
         units: how many there are where the settings fix it; None where a budget decides.
         reserved_units: units no sequence can have (null block, dump page).
         reserved_is_extra: the reserved units come on top of what the budget pays for.
-        share: units of this pool for every unit of the first one, (numerator, denominator), under
-            the `ratio` split.
+        share: (numerator, denominator): units of this pool for every unit of the first one, under
+            the `ratio` split; its part of the bytes under the `bytes` split.
         rounding: a budget's units are rounded down to a multiple of this under the `ratio` split.
         check_unit_bytes: bytes of a unit as the start-up check counts them, where that is not
-            unit_bytes.
+            unit_bytes; under the `bytes` split, bytes of a unit as the engine prices it.
+        sized: what of a sized budget these units are, under the `tokens` split.
     """
 
     name: str
@@ -155,6 +158,7 @@ class Pool(Value, frozen=True, kw_only=True):
     share: tuple[NonNegative, Positive] = (1, 1)
     rounding: Positive = 1
     check_unit_bytes: Positive | None = None
+    sized: Sized = "tokens"
 
     def __post_init__(self) -> None:
         if not self.groups or max(g.unit_bytes for g in self.groups) > self.unit_bytes:
@@ -183,7 +187,9 @@ class Rank(Value, frozen=True, kw_only=True):
         multiplicity: how many GPUs are equal to it.
         token_factor: GPUs that share the tokens of a sequence (context parallelism); each keeps
             every token_factor-th token, and figures are those of the one with the most.
-        fixed_bytes: tables that do not depend on the sequences.
+        fixed_bytes: tables that do not depend on the sequences, paid for by the budget.
+        outside_bytes: tables that the engine allocates beside its budget.
+        sizing: how a budget becomes states and tokens, under the `tokens` split.
     """
 
     name: str
@@ -192,6 +198,8 @@ class Rank(Value, frozen=True, kw_only=True):
     multiplicity: Positive = 1
     token_factor: Positive = 1
     fixed_bytes: NonNegative = 0
+    outside_bytes: NonNegative = 0
+    sizing: TokenBudget | None = None
 
     def groups(self) -> tuple[Group, ...]:
         """Return the groups of all pools."""
@@ -426,7 +434,11 @@ class CachePlan(Value, frozen=True, kw_only=True):
         length = max_model_len or self.max_model_len
         ranks = tuple(
             msgspec.structs.replace(
-                rank, pools=_twin_pools(rank, rank.local(length)), fixed_bytes=0
+                rank,
+                pools=_twin_pools(rank, rank.local(length)),
+                fixed_bytes=0,
+                outside_bytes=0,
+                sizing=None,
             )
             for rank in self.ranks
         )

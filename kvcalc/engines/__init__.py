@@ -15,11 +15,15 @@ __all__ = ["ENGINES", "NOT_YET", "Engine", "known", "plan", "start_up_log"]
 ENGINES = {
     "none": "kvcalc.engines.none",
     "vllm": "kvcalc.engines.vllm",
+    "sglang": "kvcalc.engines.sglang",
     "llama.cpp": "kvcalc.engines.llamacpp",
+    "tensorrt-llm": "kvcalc.engines.tensorrt_llm",
+    "transformers": "kvcalc.engines.transformers",
+    "lmdeploy": "kvcalc.engines.lmdeploy",
 }
 """Engine name -> the module that plans for it; imported when it is asked for."""
 
-NOT_YET = ("sglang", "tensorrt-llm", "transformers")
+NOT_YET = ("tgi", "mlc-llm", "mlx-lm", "exllama", "vllm-tpu", "vllm-ascend")
 """Engines that are refused by name: to come, and not approximated until then."""
 
 

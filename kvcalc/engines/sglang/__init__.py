@@ -1,0 +1,63 @@
+"""Engine `sglang`: what SGLang allocates and holds, to the byte.
+
+A plan is made in the order in which SGLang makes it: settings and their defaults (`settings`,
+`backends`, `dtypes`, `speculation`), layers sorted into pools (`layers`), bytes charged for a token
+and for a state (`assemble`, `windows`), and what a budget comes to (`core.sizing`). Read in 0.5.23.
+"""
+
+from __future__ import annotations
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.explain import beyond
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.engines.sglang.assemble import ranks_of, stages_of
+from kvcalc.engines.sglang.layers import check_served, check_settings
+from kvcalc.engines.sglang.notes import CONVENTION, explain, not_modelled
+from kvcalc.engines.sglang.settings import resolve
+from kvcalc.engines.sglang.start_up import start_up_log
+
+__all__ = ["plan", "start_up_log"]
+
+
+def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
+    """Return the plan that SGLang makes.
+
+    Raises:
+        UnsupportedError: what SGLang refuses for this model and card, or kvcalc does not model.
+        InvalidValueError, UnknownNameError: a setting that makes no sense.
+    """
+    notes = beyond(model, deployment.max_model_len)
+    check_served(model)
+    model, settings = resolve(model, deployment, notes)
+    check_settings(model, settings)
+    stages = stages_of(model, settings)
+    ranks = ranks_of(stages, settings)
+    if not any(rank.pools for rank in ranks):
+        raise UnsupportedError(
+            f"SGLang keeps no cache for {model.name}",
+            hint="use --engine none to see what its layers are",
+        )
+    notes.extend(explain(model, stages, ranks, settings))
+    paged = any(stage.kept.full or stage.kept.window for stage in stages)
+    stateful = any(stage.kept.states for stage in stages)
+    return CachePlan(
+        engine="sglang",
+        engine_version=str(settings.release),
+        model=model.name,
+        kv_cache_dtype=settings.layout.dtype.name,
+        block_size=settings.page if paged else None,
+        ranks=ranks,
+        split="tokens",
+        max_model_len=settings.context,
+        reuse_tokens=settings.page * settings.dcp if settings.radix and not stateful else None,
+        report="even_groups" if paged else "exact",
+        notes=tuple(notes),
+        unsupported=not_modelled(stages, settings),
+        convention=CONVENTION,
+        source=(
+            "SGLang 0.5.23: model_executor/pool_configurator.py, mem_cache/memory_pool.py,"
+            " mem_cache/kv_cache_configurator.py"
+        ),
+    )

@@ -1,0 +1,176 @@
+"""Dtypes as SGLang resolves them: of the model, of its KV cache, of its states.
+
+SGLang 0.5.23 configs/model_config.py (_get_and_verify_dtype), mem_cache/kv_cache_dtype.py
+(configure_kv_cache_dtype), arg_groups/overrides.py (_dsa_kv_cache_dtype_default),
+mem_cache/kv_cache_configurator.py (calculate_mla_kv_cache_dim), configs/mamba_utils.py
+(mamba2_state_dtype).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from kvcalc.core.dtypes import KvDtype, element_bytes, kv_dtype
+from kvcalc.core.errors import UnknownNameError, UnsupportedError
+from kvcalc.core.kind import StateTensor
+from kvcalc.core.model import ModelSpec
+from kvcalc.engines.sglang.backends import Backends
+from kvcalc.engines.sglang.card import Card
+from kvcalc.engines.sglang.families import CONFIGURED_STATE_DTYPE, is_latent
+
+__all__ = ["KV_WORDS", "Layout", "StateDtypes", "in_dtype", "kv_word", "layout_of", "state_dtypes"]
+
+KV_WORDS = (
+    "auto",
+    "bfloat16",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "mxfp8",
+    "nvfp4",
+    "fp4_mx_block16",
+)
+"""Choices of --kv-cache-dtype."""
+
+_SPELLINGS = {"bf16": "bfloat16", "fp8": "fp8_e4m3", "fp8_e4m3fn": "fp8_e4m3"}
+_FP4 = ("nvfp4", "fp4_mx_block16")
+_DTYPE_SPELLINGS = {"half": "float16", "float": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+class Layout(NamedTuple):
+    """How a token's rows are kept.
+
+    Attributes:
+        dtype: what packs them.
+        extra_scales: further copies of the rows' scales (two layouts side by side).
+        workspace: one layer's rows in fp8 beside them, for prefill to read.
+    """
+
+    dtype: KvDtype
+    extra_scales: int = 0
+    workspace: bool = False
+
+
+class StateDtypes(NamedTuple):
+    """Dtypes of convolution windows and of recurrent states; None for the config's own."""
+
+    conv: str
+    recurrent: str | None
+
+    def bytes_of(self, state: StateTensor) -> int:
+        """Return the bytes of one state tensor of one layer and slot."""
+        if state.role == "conv":
+            return state.elements * element_bytes(self.conv)
+        return state.elements * element_bytes(self.recurrent or state.dtype or "float32")
+
+
+def in_dtype(model: ModelSpec, asked: str, notes: list[str]) -> ModelSpec:
+    """Return a model in the dtype that SGLang runs it in: float32 becomes 16 bits.
+
+    Raises:
+        UnsupportedError: no dtype that models run in.
+    """
+    dtype = _DTYPE_SPELLINGS.get(asked, asked)
+    if dtype == "auto":
+        dtype = model.dtype
+        if dtype == "float32":
+            gemma = (model.architecture or "").startswith("Gemma")
+            dtype = "bfloat16" if gemma else "float16"
+            notes.append(
+                f"published in float32, which SGLang runs in {dtype} unless told otherwise"
+            )
+    element_bytes(dtype)
+    return msgspec.structs.replace(model, dtype=dtype)
+
+
+def kv_word(model: ModelSpec, asked: str, card: Card, notes: list[str]) -> str:
+    """Return the KV cache dtype in SGLang's words; `auto` for the model dtype.
+
+    Raises:
+        UnknownNameError: no KV cache dtype of SGLang.
+        UnsupportedError: a dtype that the model or the card has not.
+    """
+    word = _SPELLINGS.get(asked, asked)
+    if word == model.dtype and word == "float16":
+        word = "auto"
+    if word not in KV_WORDS:
+        raise UnknownNameError("SGLang KV cache dtype", asked, [*KV_WORDS, *_SPELLINGS])
+    if word == "auto":
+        word = _auto(model, card, notes)
+    _check(model, word, card)
+    return word
+
+
+def _sparse(model: ModelSpec) -> bool:
+    return any(cache.kind == "indexer" for _, cache in model.caches())
+
+
+def _auto(model: ModelSpec, card: Card, notes: list[str]) -> str:
+    if _sparse(model):
+        word = "fp8_e4m3" if card.since_blackwell else "bfloat16"
+        notes.append(f"auto is {word} for sparse attention on {card.name}")
+        return word
+    if (model.kv_cache_dtype or "").startswith("fp8"):
+        notes.append("auto is fp8_e4m3: the checkpoint asks for an fp8 cache")
+        return "fp8_e4m3"
+    return "auto"
+
+
+def _check(model: ModelSpec, word: str, card: Card) -> None:
+    if _sparse(model) and word not in ("bfloat16", "fp8_e4m3"):
+        raise UnsupportedError(
+            f"SGLang keeps no {word} cache for sparse attention",
+            hint="choose --kv-cache-dtype bfloat16 or fp8_e4m3",
+        )
+    if word == "nvfp4" and not card.blackwell:
+        raise UnsupportedError(
+            f"SGLang reads no nvfp4 cache on {card.name}", hint="fp4_mx_block16 is read everywhere"
+        )
+    if word == "mxfp8":
+        if is_latent(model):
+            raise UnsupportedError(
+                "SGLang keeps no mxfp8 cache for MLA", hint="choose --kv-cache-dtype fp8_e4m3"
+            )
+        if not card.blackwell:
+            raise UnsupportedError(
+                f"SGLang reads an mxfp8 cache on Blackwell alone, not on {card.name}",
+                hint="choose --kv-cache-dtype fp8_e4m3",
+            )
+
+
+def layout_of(
+    model: ModelSpec, word: str, card: Card, backends: Backends, prefill: str | None
+) -> Layout:
+    """Return how rows are kept.
+
+    The rows of DSA models in fp8 have scales of their own (656 B) unless TensorRT-LLM's or
+    TileLang's kernels read them. NVFP4 has the scales in the order of TensorRT-LLM's kernels on
+    B200, in rows on other Blackwell cards, and in both where prefill reads an fp8 copy on B200
+    (layers/quantization/fp4_kv_cache_quant_method.py).
+
+    Args:
+        model: as SGLang runs it.
+        word: as `kv_word` returns it.
+        card: what it runs on.
+        backends: the kernels in use.
+        prefill: prefill_kv_cache_dequant_dtype; None or `auto` for the card's own.
+    """
+    name = {"auto": model.dtype, "fp4_mx_block16": "nvfp4"}.get(word, word)
+    if _sparse(model) and word == "fp8_e4m3":
+        both = (backends.dsa_prefill, backends.dsa_decode)
+        raw = "trtllm" in both or both == ("tilelang", "tilelang")
+        name = "fp8_e4m3" if raw else "fp8_ds_mla"
+    if word != "nvfp4" or is_latent(model):
+        return Layout(kv_dtype(name, model.dtype))
+    copied = prefill == "fp8_e4m3" or (prefill in (None, "auto") and not card.sm100)
+    return Layout(kv_dtype(name, model.dtype), int(copied and card.sm100), copied)
+
+
+def state_dtypes(
+    model: ModelSpec, ssm: str | None, conv: str | None, environment: str | None
+) -> StateDtypes:
+    """Return the dtypes of states; the convolution is in bfloat16 whatever the model dtype."""
+    asked = ssm or environment
+    reads = model.architecture in CONFIGURED_STATE_DTYPE
+    return StateDtypes(conv or "bfloat16", asked or (None if reads else "float32"))

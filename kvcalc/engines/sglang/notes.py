@@ -1,0 +1,183 @@
+"""Why each number is what it is, and what is not modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import Rank
+from kvcalc.core.units import format_count, format_number_of
+from kvcalc.engines.sglang.assemble import Stage, requests_known
+from kvcalc.engines.sglang.families import is_latent
+from kvcalc.engines.sglang.memory import default_fraction
+from kvcalc.engines.sglang.requests import LEAST_REQUESTS, MOST_REQUESTS, table_bytes
+from kvcalc.engines.sglang.settings import Settings
+
+__all__ = ["CONVENTION", "explain", "not_modelled"]
+
+CONVENTION = (
+    (
+        "The budget is what SGLang has left for its cache once the weights are loaded: free memory"
+        " less (1 - mem_fraction_static) of what was free before."
+    ),
+    "Each pool has one page (one slot of states) more than that, which no request gets.",
+)
+
+_READ_IN = (0, 5, 23)
+
+
+def explain(
+    model: ModelSpec, stages: list[Stage], ranks: tuple[Rank, ...], settings: Settings
+) -> list[str]:
+    """Return the notes of a plan."""
+    return [
+        *_fraction(model, settings),
+        *_heads(model, settings),
+        *_windows(model, stages, settings),
+        *_states(stages, settings),
+        *_empty(stages),
+        *_padding(ranks),
+        *_table(ranks, settings),
+        *_context_parallel(model, settings),
+    ]
+
+
+def _fraction(model: ModelSpec, settings: Settings) -> Iterator[str]:
+    if settings.mem_fraction is None:
+        fraction = default_fraction(
+            settings.card,
+            tp=settings.tp,
+            pp=settings.pp,
+            chunk=settings.chunk,
+            attn_dp=settings.attn_dp,
+            graph_batch=settings.graph_batch,
+            max_requests=settings.max_requests,
+            latent=is_latent(model),
+            graphs=settings.graphs,
+        )
+        yield (
+            f"mem_fraction_static is {fraction} by default on {settings.card.name} (multimodal"
+            " models somewhat less)"
+        )
+
+
+def _heads(model: ModelSpec, settings: Settings) -> Iterator[str]:
+    shards = settings.attn_tp // settings.dcp
+    heads = {c.num_kv_heads for _, c in model.caches() if hasattr(c, "num_kv_heads")}
+    for count in sorted(heads):
+        if count % shards and shards % count:
+            yield (
+                f"{count} KV heads over {shards} ranks: rounded down to {max(1, count // shards)}"
+                " a rank"
+            )
+        elif shards > count:
+            yield f"{format_number_of(count, 'KV head')} on {shards} ranks: each keeps one whole"
+    if is_latent(model) and shards > 1:
+        yield f"each of {shards} ranks keeps the latents of all its requests"
+
+
+def _windows(model: ModelSpec, stages: list[Stage], settings: Settings) -> Iterator[str]:
+    kept = stages[0].kept
+    if kept.full is not None and kept.full.windows and not settings.own_windows:
+        layers = sum(
+            count
+            for count, cache in model.caches()
+            if cache.kind in ("sliding_window", "chunked_attention")
+        )
+        yield (
+            f"{format_number_of(layers, 'layer')} with a window keep every token: SGLang has no"
+            f" pool of windows for {model.architecture or 'this model'}"
+        )
+    if kept.window is not None and kept.full is not None:
+        sizing_note = f"{settings.window_ratio} window tokens for every token"
+        if not settings.radix and settings.max_requests is not None:
+            sizing_note = "as many window tokens as the requests at once can hold"
+        yield f"windows have a pool of their own with {sizing_note}"
+
+
+def _states(stages: list[Stage], settings: Settings) -> Iterator[str]:
+    states = [stage.kept.states for stage in stages if stage.kept.states is not None]
+    if not states:
+        return
+    count = settings.states_per_request
+    yield (
+        f"a request can come to hold {format_number_of(count, 'slot')} of states"
+        f" ({format_count(states[0].slot)} B each): "
+        + (
+            "prefixes are kept"
+            + ("" if settings.tracked == "no_buffer" else f", tracked by {settings.tracked}")
+            if settings.radix
+            else "no prefix is kept"
+        )
+    )
+    if settings.proposed:
+        yield (
+            f"and {format_count(states[0].proposed)} B of states for {settings.proposed} tokens"
+            " verified at once"
+        )
+    if settings.max_states is None and (settings.radix or settings.max_requests is None):
+        yield (
+            f"states get {settings.state_ratio} / {1 + settings.state_ratio:g} of the memory"
+            " (mamba_full_memory_ratio)"
+        )
+
+
+def _empty(stages: list[Stage]) -> Iterator[str]:
+    empty = sum(
+        rows.tensors - rows.layers
+        for stage in stages
+        for rows in (stage.kept.full, stage.kept.window)
+        if rows is not None
+    )
+    if empty:
+        yield f"{format_number_of(empty, 'layer')} without rows of their own have tensors as well"
+
+
+def _padding(ranks: tuple[Rank, ...]) -> Iterator[str]:
+    total = sum(pool.reserved_units * pool.unit_bytes for pool in ranks[0].pools)
+    yield f"{format_count(total)} B of padding: a page (a slot) of every pool that no request gets"
+
+
+def _table(ranks: tuple[Rank, ...], settings: Settings) -> Iterator[str]:
+    row = settings.context + settings.row_extra
+    if not ranks[0].outside_bytes:
+        yield (
+            f"the request table takes {format_count(4 * row)} B beside the budget for every request"
+            f" at once, of which {settings.states_per_request} slots of states serve one"
+        )
+        return
+    size = f"the request table takes {format_count(ranks[0].outside_bytes)} B beside the budget"
+    requests = requests_known(settings)
+    if settings.max_requests is None and requests == LEAST_REQUESTS:
+        most = format_count(table_bytes(MOST_REQUESTS, row))
+        yield (
+            f"{size} for {format_count(requests)} requests at once, and up to {most} B for"
+            f" {format_count(MOST_REQUESTS)} where more than four sequences of the maximum fit"
+        )
+    else:
+        yield f"{size} for {format_number_of(requests, 'request')} at once"
+
+
+def _context_parallel(model: ModelSpec, settings: Settings) -> Iterator[str]:
+    if settings.dcp > 1 and any(cache.kind == "indexer" for _, cache in model.caches()):
+        yield f"each of {settings.dcp} ranks keeps the index keys of all tokens"
+
+
+def not_modelled(stages: list[Stage], settings: Settings) -> tuple[str, ...]:
+    """Return what the plan leaves out, with its size where that is known."""
+    told = []
+    if stages[0].kept.window is not None and stages[0].kept.full is not None:
+        interval = settings.eviction_interval * max(1, settings.proposed)
+        told.append("the table from tokens to window tokens: 8 B a token, beside the budget")
+        told.append(
+            f"window tokens out of reach are given back every {settings.eviction_interval} steps: a"
+            f" request can hold up to {format_count(interval)} more than its window"
+        )
+    if stages[0].kept.states is not None and settings.radix:
+        told.append("at which tokens a prefix with states can be taken up")
+    if tuple(settings.release) < _READ_IN:
+        told.append(
+            f"how {settings.release} differs from 0.5.23, whose rules these are, beyond what a"
+            " start-up log shows"
+        )
+    return tuple(told)

@@ -1,0 +1,341 @@
+"""A deployment as SGLang resolves it: every default put in, every setting it has checked.
+
+SGLang 0.5.23 server_args.py and arg_groups/; what a setting is called on either side is in
+`arguments`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.units import format_count
+from kvcalc.engines.sglang.arguments import Arguments, refuse_others
+from kvcalc.engines.sglang.backends import Backends, default_backend, page_of
+from kvcalc.engines.sglang.card import Card, card_of
+from kvcalc.engines.sglang.dtypes import (
+    Layout,
+    StateDtypes,
+    in_dtype,
+    kv_word,
+    layout_of,
+    state_dtypes,
+)
+from kvcalc.engines.sglang.families import EXTRA_BUFFER, WINDOWED
+from kvcalc.engines.sglang.memory import default_chunk
+from kvcalc.engines.sglang.speculation import DEFAULT_REQUESTS, Speculation, speculation_of
+from kvcalc.engines.sglang.version import Release, release
+
+__all__ = ["Settings", "resolve"]
+
+_DEFAULT_CONTEXT = 8192
+_WINDOW_RATIO = 0.8
+_STATE_RATIO = 0.9
+_EVICTION_INTERVAL = 128
+
+
+class Settings(NamedTuple):
+    """What the rules read.
+
+    Attributes:
+        attn_tp: ranks that share the heads of a request (tensor parallelism within one of the
+            groups of DP attention).
+        attn_dp: groups of DP attention; each serves requests of its own.
+        word: KV cache dtype in SGLang's words, `auto` for the model dtype.
+        layout: how the rows are kept.
+        page: tokens a page.
+        context: the longest sequence.
+        max_requests: requests at once on one rank, as asked for; None for the default.
+        max_tokens: the most tokens of the pool; None without a limit.
+        radix: prefixes are kept and shared.
+        overlap: a batch is prepared while another runs.
+        tracked: how states are tracked: no_buffer, extra_buffer or extra_buffer_lazy.
+        own_windows: windows have a pool of their own.
+        mem_fraction: memory for weights and cache, as asked for; None for the default.
+    """
+
+    release: Release
+    card: Card
+    tp: int
+    pp: int
+    attn_tp: int
+    attn_dp: int
+    dcp: int
+    dtype: str
+    word: str
+    layout: Layout
+    states: StateDtypes
+    backends: Backends
+    page: int
+    context: int
+    max_requests: int | None
+    max_tokens: int | None
+    chunk: int
+    radix: bool
+    overlap: bool
+    tracked: str
+    own_windows: bool
+    window_ratio: float
+    state_ratio: float
+    max_states: int | None
+    eviction_interval: int
+    role: str
+    extra_slots: int
+    mem_fraction: float | None
+    graph_batch: int | None
+    graphs: bool
+    speculation: Speculation | None
+
+    @property
+    def states_per_request(self) -> int:
+        """State slots that a request can come to hold: _calculate_mamba_ratio."""
+        if not self.radix:
+            return 1
+        if self.tracked == "no_buffer":
+            return 3
+        return 3 + (2 if self.overlap and self.tracked == "extra_buffer" else 1)
+
+    @property
+    def proposed(self) -> int:
+        """Tokens verified at once; 0 without speculation."""
+        return self.speculation.tokens if self.speculation else 0
+
+    @property
+    def row_extra(self) -> int:
+        """Places of a row of the request table beyond the context.
+
+        mem_cache/allocation_sizing.py, get_req_to_token_extra_context_len.
+        """
+        extra = 4 + self.proposed
+        page = self.page * self.dcp
+        if self.speculation is not None and page > 1:
+            extra = max(extra, 2 * self.speculation.alloc_len(page) + page - 1)
+        return extra
+
+
+def resolve(
+    model: ModelSpec, deployment: Deployment, notes: list[str]
+) -> tuple[ModelSpec, Settings]:
+    """Return the model in the dtype that SGLang runs it in, and the settings.
+
+    Args:
+        model: as published.
+        deployment: as asked for.
+        notes: a line is added for what was assumed or changed.
+
+    Raises:
+        UnsupportedError: a setting that SGLang has not, or refuses for this model or card.
+        InvalidValueError, UnknownNameError: a setting that makes no sense.
+    """
+    refuse_others(deployment)
+    arguments = Arguments(deployment)
+    wanted = release(deployment.engine_version)
+    card = card_of(deployment, notes)
+    dtype = arguments.word("dtype", _given(deployment.dtype), called="dtype")
+    model = in_dtype(model, dtype or "auto", notes)
+    cached = arguments.word(
+        "kv_cache_dtype", _given(deployment.kv_cache_dtype), called="kv_cache_dtype"
+    )
+    word = kv_word(model, cached or "auto", card, notes)
+    speculation = speculation_of(model, deployment, arguments)
+    tp, pp, attn_tp, attn_dp, dcp = _parallel(deployment, arguments)
+    caching = deployment.enable_prefix_caching
+    radix = not arguments.flag(
+        "disable_radix_cache",
+        None if caching is None else not caching,
+        called="enable_prefix_caching",
+    )
+    scheduling = deployment.async_scheduling
+    overlap = not arguments.flag(
+        "disable_overlap_schedule",
+        None if scheduling is None else not scheduling,
+        called="async_scheduling",
+    )
+    page = arguments.integer("page_size", deployment.block_size, called="block_size")
+    strategy = arguments.word("mamba_radix_cache_strategy") or "auto"
+    tracked, overlap = _tracking(model, strategy, radix=radix, overlap=overlap, page=page)
+    backends = _backends(model, deployment, arguments, card, speculation, word, tracked, radix)
+    page = page_of(model, card, backends, page, notes)
+    stateful = any(cache.states() for _, cache in model.caches())
+    if stateful and radix and tracked == "no_buffer" and page > 1:
+        raise UnsupportedError(
+            f"SGLang keeps prefixes of {model.name} with pages of one token alone, not {page}",
+            hint="disable_radix_cache, or choose another attention backend",
+        )
+    context = arguments.integer("context_length", deployment.max_model_len, called="max_model_len")
+    if context is None:
+        context = model.max_position_embeddings
+    if context is None:
+        context = _DEFAULT_CONTEXT
+        notes.append(f"the model names no maximum: {format_count(context)} tokens are taken")
+    requests = arguments.integer(
+        "max_running_requests", deployment.max_num_seqs, called="max_num_seqs"
+    )
+    if requests is None and speculation is not None:
+        requests = DEFAULT_REQUESTS
+    chunk = arguments.integer(
+        "chunked_prefill_size",
+        deployment.max_num_batched_tokens,
+        called="max_num_batched_tokens",
+    )
+    settings = Settings(
+        release=wanted,
+        card=card,
+        tp=tp,
+        pp=pp,
+        attn_tp=attn_tp,
+        attn_dp=attn_dp,
+        dcp=dcp,
+        dtype=model.dtype,
+        word=word,
+        layout=layout_of(
+            model, word, card, backends, arguments.word("prefill_kv_cache_dequant_dtype")
+        ),
+        states=state_dtypes(
+            model,
+            arguments.word(
+                "mamba_ssm_dtype",
+                _given(deployment.mamba_ssm_cache_dtype),
+                called="mamba_ssm_cache_dtype",
+            ),
+            arguments.word("SGLANG_MAMBA_CONV_DTYPE"),
+            arguments.word("SGLANG_MAMBA_SSM_DTYPE"),
+        ),
+        backends=backends,
+        page=page,
+        context=context,
+        max_requests=None if requests is None else max(1, requests // attn_dp),
+        max_tokens=arguments.integer("max_total_tokens"),
+        chunk=default_chunk(card) if chunk is None else chunk,
+        radix=radix,
+        overlap=overlap,
+        tracked=tracked,
+        own_windows=(model.architecture in WINDOWED)
+        and not arguments.flag(
+            "disable_hybrid_swa_memory",
+            deployment.disable_hybrid_kv_cache_manager,
+            called="disable_hybrid_kv_cache_manager",
+        ),
+        window_ratio=arguments.number("swa_full_tokens_ratio") or _WINDOW_RATIO,
+        state_ratio=arguments.number("mamba_full_memory_ratio") or _STATE_RATIO,
+        max_states=arguments.integer("max_mamba_cache_size"),
+        eviction_interval=_or(
+            arguments.integer("SGLANG_SWA_EVICTION_INTERVAL"), _EVICTION_INTERVAL
+        ),
+        role=arguments.word("disaggregation_mode") or "null",
+        extra_slots=_or(arguments.integer("disaggregation_decode_extra_slots"), 0),
+        mem_fraction=arguments.number("mem_fraction_static"),
+        graph_batch=arguments.integer("cuda_graph_max_bs"),
+        graphs=not arguments.flag(
+            "disable_cuda_graph", deployment.enforce_eager, called="enforce_eager"
+        ),
+        speculation=speculation,
+    )
+    return model, settings
+
+
+def _given(word: str | None) -> str | None:
+    return None if word == "auto" else word
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _parallel(deployment: Deployment, arguments: Arguments) -> tuple[int, int, int, int, int]:
+    """Return tensor and pipeline size, those of attention, and of decode context parallelism.
+
+    Raises:
+        InvalidValueError: sizes that contradict each other or do not divide.
+    """
+    own = {
+        "tp_size": deployment.tensor_parallel_size,
+        "pp_size": deployment.pipeline_parallel_size,
+        "dcp_size": deployment.decode_context_parallel_size,
+    }
+    tp, pp, dcp = (
+        arguments.integer(name, None if ours == 1 else ours, called="the deployment") or 1
+        for name, ours in own.items()
+    )
+    dp = 1
+    if arguments.flag("enable_dp_attention"):
+        dp = arguments.integer("dp_size") or 1
+        if tp % dp:
+            raise InvalidValueError(
+                f"dp_size {dp} does not divide tp_size {tp}",
+                hint="DP attention shares the tensor-parallel ranks",
+            )
+    elif (replicas := arguments.integer("dp_size")) not in (
+        None,
+        deployment.data_parallel_size,
+    ):
+        raise InvalidValueError(
+            f"dp_size {replicas} and data_parallel_size {deployment.data_parallel_size}"
+            " contradict each other",
+            hint="with enable_dp_attention, dp_size is a part of tp_size",
+        )
+    if (tp // dp) % dcp:
+        raise InvalidValueError(f"dcp_size {dcp} does not divide the {tp // dp} ranks of attention")
+    return tp, pp, tp // dp, dp, dcp
+
+
+def _tracking(
+    model: ModelSpec, strategy: str, *, radix: bool, overlap: bool, page: int | None
+) -> tuple[str, bool]:
+    """Return how states are tracked, and whether batches still overlap.
+
+    arg_groups/overrides.py, _mamba_radix_cache_resolution.
+
+    Raises:
+        UnsupportedError: extra slots for a model that has none.
+    """
+    stateful = any(cache.states() for _, cache in model.caches())
+    if not stateful or not radix:
+        return ("no_buffer" if strategy == "auto" else strategy), overlap
+    able = model.architecture in EXTRA_BUFFER
+    if strategy == "auto":
+        wanted = overlap or (page is not None and page > 1)
+        strategy = "extra_buffer" if wanted and able else "no_buffer"
+    elif strategy != "no_buffer" and not able:
+        raise UnsupportedError(
+            f"SGLang tracks no states of {model.architecture or model.name} in extra slots",
+            hint="use mamba_radix_cache_strategy no_buffer",
+        )
+    return strategy, overlap and strategy != "no_buffer"
+
+
+def _backends(
+    model: ModelSpec,
+    deployment: Deployment,
+    arguments: Arguments,
+    card: Card,
+    speculation: Speculation | None,
+    word: str,
+    tracked: str,
+    radix: bool,
+) -> Backends:
+    asked = arguments.word(
+        "attention_backend", deployment.attention_backend, called="attention_backend"
+    )
+    main = asked or default_backend(
+        model,
+        card,
+        topk=speculation.topk if speculation else 1,
+        tracked=tracked != "no_buffer" or not radix or speculation is not None,
+    )
+    prefill, decode = (
+        arguments.word(f"{phase}_attention_backend") or main for phase in ("prefill", "decode")
+    )
+    dsa = "trtllm" if card.since_blackwell else "flashmla_kv"
+    if word != "fp8_e4m3":
+        dsa = ""
+    if arguments.integer("dcp_size", None) or deployment.decode_context_parallel_size > 1:
+        dsa = "trtllm"
+    return Backends(
+        prefill,
+        decode,
+        arguments.word("dsa_prefill_backend") or dsa,
+        arguments.word("dsa_decode_backend") or dsa,
+    )

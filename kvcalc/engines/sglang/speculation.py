@@ -1,0 +1,145 @@
+"""Tokens proposed ahead, in SGLang's terms: steps, branches, tokens verified at once.
+
+SGLang 0.5.23 arg_groups/speculative_hook.py; mem_cache/allocation_sizing.py
+(get_alloc_len_per_decode); utils/common.py (spec_decode_alloc_len_per_request).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.layers import LayerRun
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.units import cdiv, round_up
+from kvcalc.engines.sglang.arguments import Arguments
+
+__all__ = ["DEFAULT_REQUESTS", "Speculation", "speculation_of"]
+
+DEFAULT_REQUESTS = 48
+"""max_running_requests under speculation where nothing is said."""
+
+_NGRAM_TOKENS = 12
+_DFLASH_TOKENS = 16
+_ALGORITHMS = {
+    "mtp": "EAGLE",
+    "nextn": "EAGLE",
+    "eagle": "EAGLE",
+    "eagle3": "EAGLE3",
+    "draft_model": "STANDALONE",
+    "ngram": "NGRAM",
+}
+
+
+class Speculation(NamedTuple):
+    """Tokens proposed ahead.
+
+    Attributes:
+        algorithm: SGLang's name for it.
+        steps, topk, tokens: steps of the draft, branches, and tokens verified at once.
+        layers: the layers that propose.
+    """
+
+    algorithm: str
+    steps: int
+    topk: int
+    tokens: int
+    layers: tuple[LayerRun, ...] = ()
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that propose."""
+        return sum(run.count for run in self.layers)
+
+    def alloc_len(self, page: int) -> int:
+        """Tokens that a request may be given in one step of decoding."""
+        if page == 1 or self.topk == 1 or self.algorithm == "NGRAM":
+            return max(self.steps * self.topk, self.tokens)
+        pages = cdiv(page - 1 + self.steps, page)
+        return max(pages * page * self.topk, self.tokens)
+
+    def serial_alloc_len(self, page: int) -> int:
+        """Tokens that a request may be given in one step where batches do not overlap."""
+        steps, tokens = self.steps, self.tokens
+        if page > 1:
+            steps = round_up(steps + (page if self.topk > 1 else 0), page)
+            tokens = round_up(tokens, page)
+        return max(steps * self.topk, tokens)
+
+
+def speculation_of(
+    model: ModelSpec, deployment: Deployment, arguments: Arguments
+) -> Speculation | None:
+    """Return what a deployment proposes ahead; None where it proposes nothing.
+
+    vLLM's num_speculative_tokens are SGLang's speculative_num_steps: with one branch, one token
+    more is verified at once.
+
+    Raises:
+        InvalidValueError: no number of steps, or a draft model that is a mere name.
+        UnsupportedError: a method without the layers that it needs, or that is not modelled.
+    """
+    method = deployment.speculative_method
+    asked = arguments.word("speculative_algorithm")
+    if method is not None and method not in _ALGORITHMS:
+        raise UnsupportedError(
+            f"speculation by {method} is not modelled for SGLang",
+            hint=f"known: {', '.join(_ALGORITHMS)}",
+        )
+    drafted = deployment.draft_model is not None
+    told = method or ("draft_model" if drafted else "mtp")
+    algorithm = asked or (_ALGORITHMS[told] if _said(deployment) else None)
+    if algorithm is None:
+        return None
+    algorithm = "EAGLE" if algorithm == "NEXTN" else algorithm
+    steps = arguments.integer(
+        "speculative_num_steps",
+        deployment.num_speculative_tokens,
+        called="num_speculative_tokens",
+    )
+    tokens = arguments.integer("speculative_num_draft_tokens")
+    if algorithm == "NGRAM":
+        tokens = tokens or _NGRAM_TOKENS
+        return Speculation(algorithm, steps or tokens, 1, tokens)
+    if algorithm == "DFLASH":
+        tokens = tokens or _DFLASH_TOKENS
+        return Speculation(algorithm, 1, 1, tokens, _layers(model, deployment, "draft_model"))
+    if steps is None:
+        raise InvalidValueError(
+            "speculation without a number of steps", hint="give num_speculative_tokens"
+        )
+    topk = arguments.integer("speculative_eagle_topk") or 1
+    if topk == 1:
+        tokens = steps + 1
+    if tokens is None:
+        raise InvalidValueError(
+            "a tree of proposed tokens without their number",
+            hint="give speculative_num_draft_tokens",
+        )
+    return Speculation(algorithm, steps, topk, tokens, _layers(model, deployment, told))
+
+
+def _said(deployment: Deployment) -> bool:
+    return (
+        deployment.speculative_method is not None
+        or deployment.num_speculative_tokens is not None
+        or deployment.draft_model is not None
+    )
+
+
+def _layers(model: ModelSpec, deployment: Deployment, method: str) -> tuple[LayerRun, ...]:
+    draft = deployment.draft_model
+    if isinstance(draft, ModelSpec):
+        return draft.layers
+    if draft is not None:
+        raise InvalidValueError(
+            f"draft_model {draft!r:.40} is a name where the model itself is wanted",
+            hint="call kvcalc.plan, which looks the name up",
+        )
+    if method in ("mtp", "nextn", "eagle") and model.draft_layers:
+        return model.draft_layers
+    raise UnsupportedError(
+        f"{model.name} has no layers that propose tokens",
+        hint="name the draft model: --draft-model NAME, or Deployment.draft_model",
+    )

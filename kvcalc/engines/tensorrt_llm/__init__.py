@@ -1,0 +1,128 @@
+"""Engine `tensorrt-llm`: what the PyTorch backend's cache managers allocate and hold.
+
+Two managers: KVCacheManager (blocks, a pool for each window, memory shared evenly by the windows)
+and KVCacheManagerV2 (pages of each layer's buffers, one quota that any pool may take). Read in
+_torch/pyexecutor/resource_manager.py at 001541ba.
+"""
+
+from __future__ import annotations
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.explain import beyond
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan, Group, Pool, Rank, Rows, Split
+from kvcalc.core.rules import Grow, Rule, Window
+from kvcalc.core.sizing import TokenBudget
+from kvcalc.engines.tensorrt_llm.layers import Kept, check_served, sort_layers, stages_of
+from kvcalc.engines.tensorrt_llm.notes import CONVENTION, explain, not_modelled
+from kvcalc.engines.tensorrt_llm.settings import Settings, resolve
+from kvcalc.engines.tensorrt_llm.start_up import start_up_log
+
+__all__ = ["plan", "start_up_log"]
+
+
+def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
+    """Return the plan that TensorRT-LLM makes.
+
+    Raises:
+        UnsupportedError: what TensorRT-LLM refuses for this model, or kvcalc does not model.
+        InvalidValueError, UnknownNameError: a setting that makes no sense.
+    """
+    notes = beyond(model, deployment.max_model_len)
+    settings = resolve(model, deployment, notes)
+    check_served(model, settings)
+    stages = stages_of(model, settings)
+    sorted_stages = [sort_layers(stage, settings) for stage in stages]
+    if not any(sorted_stages):
+        raise UnsupportedError(
+            f"TensorRT-LLM keeps no cache for {model.name}",
+            hint="use --engine none to see what its layers are",
+        )
+    several = any(len(kept) > 1 for kept in sorted_stages)
+    ranks = tuple(
+        _rank(number, stage, kept, settings, several=several)
+        for number, (stage, kept) in enumerate(zip(stages, sorted_stages, strict=True))
+    )
+    notes.extend(explain(model, sorted_stages, settings))
+    return CachePlan(
+        engine="tensorrt-llm",
+        engine_version=settings.release,
+        model=model.name,
+        kv_cache_dtype=settings.dtype.name,
+        block_size=settings.block,
+        ranks=ranks,
+        split=_split(settings, several=several),
+        max_model_len=settings.length,
+        reuse_tokens=settings.block if settings.reuse else None,
+        report="exact" if settings.v2 else "even_groups",
+        notes=tuple(notes),
+        unsupported=not_modelled(settings, several=several),
+        convention=CONVENTION,
+        source=(
+            "TensorRT-LLM 001541ba: _torch/pyexecutor/resource_manager.py,"
+            f" {'KVCacheManagerV2' if settings.v2 else 'KVCacheManager'}"
+        ),
+    )
+
+
+def _split(settings: Settings, *, several: bool) -> Split:
+    if settings.v2:
+        return "fungible"
+    return "bytes" if several else "tokens"
+
+
+def _rank(
+    number: int, stage: ModelSpec, kept: list[Kept], settings: Settings, *, several: bool
+) -> Rank:
+    pools = tuple(_pool(part, len(kept), settings) for part in kept)
+    sizing = None
+    if not settings.v2 and not several and kept:
+        sizing = TokenBudget(
+            page_tokens=settings.block,
+            token_bytes=kept[0].cell,
+            max_tokens=settings.max_tokens,
+            rounds_up=settings.rounds_up,
+        )
+    return Rank(
+        name=f"stage {number}" if settings.pp > 1 else "rank",
+        share=stage,
+        pools=pools,
+        multiplicity=settings.tp,
+        sizing=sizing,
+    )
+
+
+def _pool(kept: Kept, windows: int, settings: Settings) -> Pool:
+    """Return the blocks of one window; windows share the memory evenly."""
+    block = settings.block
+    rules: list[tuple[Rule, dict[str, int]]] = []
+    if kept.payload:
+        rules.append((_rule(kept.limit, None, settings), kept.payload))
+    for limit, payload in kept.windows.items():
+        rules.append((_rule(kept.limit, limit, settings), payload))
+    (rule, payload), *others = rules
+    group = Group(
+        name="attention" if kept.limit is None else f"window {kept.limit}",
+        layers=kept.layers,
+        rule=rule,
+        payload=payload,
+        unit_bytes=block * kept.cell,
+        also=tuple(Rows(rule=other, payload=rows) for other, rows in others),
+        block_size=block,
+    )
+    return Pool(
+        name="blocks" if kept.limit is None else f"window {kept.limit}",
+        groups=(group,),
+        unit_bytes=group.unit_bytes,
+        share=(1, windows),
+        check_unit_bytes=block * kept.priced if kept.priced != kept.cell else None,
+    )
+
+
+def _rule(kept: int | None, read: int | None, settings: Settings) -> Rule:
+    """Return how a sequence fills blocks: V2 has room for a token more (compute_page_count)."""
+    if kept is None:
+        ahead = 1 if settings.v2 else 0
+        return Grow(block_tokens=settings.block, lookahead=ahead, limit=read)
+    return Window(block_tokens=settings.block, window=kept, ring=not settings.v2)
