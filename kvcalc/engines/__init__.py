@@ -12,10 +12,14 @@ from kvcalc.core.plan import CachePlan
 
 __all__ = ["ENGINES", "NOT_YET", "Engine", "known", "plan", "start_up_log"]
 
-ENGINES = {"none": "kvcalc.engines.none", "vllm": "kvcalc.engines.vllm"}
+ENGINES = {
+    "none": "kvcalc.engines.none",
+    "vllm": "kvcalc.engines.vllm",
+    "transformers": "kvcalc.engines.transformers",
+}
 """Engine name -> the module that plans for it; imported when it is asked for."""
 
-NOT_YET = ("sglang", "llama.cpp", "tensorrt-llm", "transformers")
+NOT_YET = ("sglang", "llama.cpp", "tensorrt-llm")
 """Engines that are refused by name: to come, and not approximated until then."""
 
 
