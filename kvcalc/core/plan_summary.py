@@ -102,10 +102,9 @@ def _keeps(rule: Rule) -> str:
         case Slots(count=count, every=every):
             more = f", one every {format_count(every)} tokens" if every else ""
             return format_number_of(count, "state") + more
-        case Stepped(rest=True, step=step):
-            return f"up to {format_count(step - 1)} tokens not settled yet"
-        case Stepped(step=step):
-            return f"every token, settled {format_count(step)} at a time"
+        case Stepped(rest=rest, step=step):
+            newest = f"up to {format_count(step - 1)} tokens not settled yet"
+            return newest if rest else f"every token, settled {format_count(step)} at a time"
         case Whole(slots=slots):
             return f"{format_count(slots)} slots, whole"
 

@@ -56,7 +56,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         quantization = quantization_of(settings.arguments, settings)
         check_quantized(held, quantization, settings)
     layers = _layers(held, settings, quantization)
-    counted = sum(run.count * counters(run, settings) for run in held.layers)
+    counted = sum(run.count * counters(run, settings, held.architecture) for run in held.layers)
     if settings.offloaded:
         layers = resident(layers, held, settings, notes)
     pools = _pools(layers)

@@ -49,9 +49,8 @@ def as_held(model: ModelSpec, settings: Settings, notes: list[str]) -> ModelSpec
             kept for cache in run.caches if (kept := _held(cache, run, model, settings)) is not None
         )
         runs.append(LayerRun(count=run.count, caches=caches, note=run.note))
-    held = msgspec.structs.replace(model, layers=tuple(runs))
-    _explain(model, held, settings, notes)
-    return _on_rank(held, settings.tp)
+    _explain(model, settings, notes)
+    return _on_rank(msgspec.structs.replace(model, layers=tuple(runs)), settings.tp)
 
 
 def _held(cache: Cache, run: LayerRun, model: ModelSpec, settings: Settings) -> Cache | None:
@@ -130,7 +129,7 @@ def _expanded_heads(model: ModelSpec, notes: list[str]) -> ModelSpec:
     return msgspec.structs.replace(model, layers=runs)
 
 
-def _explain(model: ModelSpec, held: ModelSpec, settings: Settings, notes: list[str]) -> None:
+def _explain(model: ModelSpec, settings: Settings, notes: list[str]) -> None:
     kinds = {type(cache) for _, cache in model.caches()}
     if Mla in kinds:
         what = "the latent" if settings.release.keeps_latents else "K and V of every head"

@@ -116,14 +116,16 @@ def _rule(cache: Cache, settings: Settings) -> tuple[str, Rule]:
             )
 
 
-def counters(run: LayerRun, settings: Settings) -> int:
+def counters(run: LayerRun, settings: Settings, architecture: str | None) -> int:
     """Return the int64 counters of one layer beside its rows.
 
     A dynamic layer has one where it keeps a window; a static one where it keeps attention rows,
-    and one more for an indexer's.
+    and one more for an indexer's. Llama-3.2-Vision's cross-attention layers are static ones even
+    where no image is there to fill them.
     """
     rows = [cache for cache in run.caches if cache.rows()]
     own = [c for c in rows if not isinstance(c.span, (Once, EveryNth))]
     if settings.cache == "static":
-        return len(own)
+        unfilled = not run.caches and (architecture or "").startswith("Mllama")
+        return 1 if unfilled else len(own)
     return sum(isinstance(c.span, (Windowed, Chunks)) for c in own)

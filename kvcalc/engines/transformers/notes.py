@@ -11,6 +11,11 @@ from kvcalc.engines.transformers.settings import Settings
 
 __all__ = ["convention", "explain", "not_modelled"]
 
+_BATCHES = (
+    "sequences of one batch are padded to the longest of them: each then holds as many tokens as"
+    " that one"
+)
+
 
 def explain(
     model: ModelSpec, settings: Settings, quantization: Quantization | None, counter_bytes: int
@@ -71,10 +76,7 @@ def not_modelled(
     model: ModelSpec, settings: Settings, quantization: Quantization | None
 ) -> tuple[str, ...]:
     """Return what is not modelled, with the size of the difference."""
-    found = [
-        "sequences of one batch are padded to the longest of them: each then holds as many tokens"
-        " as that one"
-    ]
+    found = [_BATCHES]
     per_token = model.growing_bytes(1)
     if settings.cache == "dynamic":
         widest = max((_row_bytes(model, i) for i in range(len(model.layers))), default=0)

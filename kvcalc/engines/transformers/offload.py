@@ -16,6 +16,9 @@ from kvcalc.engines.transformers.settings import Settings
 
 __all__ = ["resident"]
 
+_AT_ONCE = 2
+"""Offloaded layers on the GPU at once: the one that computes and the one being fetched."""
+
 _Layer = tuple[LayerRun, list[Part]]
 
 
@@ -35,7 +38,7 @@ def resident(
     """
     stay = [entry for entry in layers if not _leaves(entry, settings)]
     leave = [entry for entry in layers if _leaves(entry, settings)]
-    if len(leave) <= 2:
+    if len(leave) <= _AT_ONCE:
         notes.append(f"at most two layers of {model.name} are offloaded: none leaves the GPU")
         return layers
     sizes = [_bytes(entry, settings) for entry in leave]

@@ -65,9 +65,7 @@ def plan_paged(model: ModelSpec, settings: Settings, notes: list[str]) -> CacheP
         f"a sector is {format_count(sector)} B, the least common multiple of the kinds' blocks and"
         f" {_ALIGNMENT} B; two more are trash"
     )
-    groups = tuple(
-        _group(window, counts[window], size, page, model) for window, size in blocks.items()
-    )
+    groups = tuple(_group(window, counts[window], size, page) for window, size in blocks.items())
     if len(groups) == 1:
         pools: tuple[Pool, ...] = (
             Pool(
@@ -143,7 +141,7 @@ def _kinds(model: ModelSpec) -> tuple[int, int, dict[int | None, int]]:
     return heads, head_dim, counts
 
 
-def _group(window: int | None, layers: int, size: int, page: int, model: ModelSpec) -> Group:
+def _group(window: int | None, layers: int, size: int, page: int) -> Group:
     rule: Rule = Grow(block_tokens=page)
     name = "full attention"
     if window is not None:
@@ -184,10 +182,10 @@ def _not_modelled(groups: tuple[Group, ...], shape: Shape, sectors: int | None) 
             f" kind can leave up to one sector ({format_count(shape.sector_bytes)} B) partly empty"
         )
     if sectors is None:
+        read = 2 * shape.heads * shape.head_dim * shape.itemsize + 8 * shape.kinds
         found.append(
             "what max_memory_percent leaves for the cache is told by available_memory, hidden_size"
             " and vocab_size in engine_args: with flash attention a sector takes at least"
-            f" {format_count(shape.sector_tokens * (2 * shape.heads * shape.head_dim * shape.itemsize + 8 * shape.kinds))}"  # noqa: E501
-            " B more for reading it back"
+            f" {format_count(shape.sector_tokens * read)} B more for reading it back"
         )
     return found

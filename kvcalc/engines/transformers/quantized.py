@@ -22,6 +22,8 @@ from kvcalc.engines.transformers.settings import Settings
 __all__ = ["Quantization", "check_quantized", "quantization_of", "quantized_parts"]
 
 _NBITS = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8)}
+_THREE_BITS, _TENS = 3, 10
+"""hqq packs ten values of 3 bits into an int32 along the group (bitpack.py, pack_3bit_32)."""
 _SCALE_BYTES = 4
 """Backend fp8: one float32 scale a tensor, of keys and of values."""
 
@@ -47,8 +49,8 @@ class Quantization(NamedTuple):
             return elements
         groups = elements // self.group
         data = self.group * self.nbits // 8
-        if self.nbits == 3:  # hqq packs ten values into an int32 along the group
-            data = 4 * cdiv(self.group, 10)
+        if self.nbits == _THREE_BITS:
+            data = 4 * cdiv(self.group, _TENS)
         return groups * (data + 2 * element_bytes(model_dtype))
 
     @property
@@ -97,7 +99,7 @@ def quantization_of(arguments: Arguments, settings: Settings) -> Quantization:
             raise UnsupportedError(
                 f"{name} {given[name]}: only groups along axis 0 are modelled", hint="leave it out"
             )
-    if group * nbits % 8 and nbits != 3:
+    if group * nbits % 8 and nbits != _THREE_BITS:
         raise UnsupportedError(
             f"groups of {group} elements of {nbits} bits are no whole bytes",
             hint="use a group size of 64",

@@ -103,7 +103,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     if deployment.kv_cache_dtype != "auto" and asked != model.dtype:
         raise UnsupportedError(
             f"transformers keeps K and V in the model dtype, {model.dtype}, not in {asked}",
-            hint="for fewer bits: engine_args cache_implementation=quantized with backend and nbits",
+            hint="for fewer bits: cache_implementation=quantized and nbits in engine_args",
         )
     length = _length(model, deployment, arguments, notes)
     prompt = arguments.number("prompt_tokens")

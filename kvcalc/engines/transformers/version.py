@@ -53,7 +53,7 @@ NEWEST = Release(5, 24)
 LATENT_SINCE = (5, 15)
 """First line whose MLA models cache the latent: models/deepseek_v3/modeling_deepseek_v3.py of
 5.14.0 passes key_states and value_states to the cache, that of 5.15.0 kv_nope and k_rot."""
-_OLDEST = (4, 57)
+_OLDEST, _FIRST_OF_5 = (4, 57), (5, 0)
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:post|rc|dev)\d*)*", re.ASCII)
 
@@ -75,7 +75,7 @@ def release(text: str | None) -> Release:
             f"{text!r:.40} is no transformers version", hint=f"give one such as {NEWEST}"
         )
     found = Release(int(match[1]), int(match[2]), int(match[3] or 0))
-    if not _OLDEST <= found.line <= NEWEST.line or (found.major == 4 and found.minor > 57):
+    if found.line != _OLDEST and not _FIRST_OF_5 <= found.line <= NEWEST.line:
         raise UnsupportedError(
             f"transformers {found} is not known: 4.57 and 5.0 to {NEWEST} are",
             hint=f"give a version of that range, such as {NEWEST}",
