@@ -1,4 +1,4 @@
-"""How many of the oracle's answers kvcalc gives, by cache, and what is left out for which reason."""
+"""How many of the oracle's answers kvcalc gives, by cache, and what is left out and why."""
 
 from __future__ import annotations
 
