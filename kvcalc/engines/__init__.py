@@ -16,6 +16,7 @@ ENGINES = {
     "none": "kvcalc.engines.none",
     "vllm": "kvcalc.engines.vllm",
     "transformers": "kvcalc.engines.transformers",
+    "lmdeploy": "kvcalc.engines.lmdeploy",
 }
 """Engine name -> the module that plans for it; imported when it is asked for."""
 
