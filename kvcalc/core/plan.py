@@ -15,7 +15,7 @@ import msgspec
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Tally, Window
+from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Stepped, Tally, Window
 from kvcalc.core.sizing import Sized, TokenBudget
 from kvcalc.core.units import add_rates, cdiv
 from kvcalc.core.values import NonNegative, Positive, Value
@@ -232,7 +232,7 @@ class Rank(Value, frozen=True, kw_only=True):
         rates = []
         for rows in self.rows():
             match rows.rule:
-                case Grow():
+                case Grow() | Stepped(rest=False):
                     rates.append((rows.slot_bytes, self.token_factor))
                 case Compressed(ratio=ratio):
                     rates.append((rows.slot_bytes, self.token_factor * ratio))
@@ -331,7 +331,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     @property
     def growing_pool(self) -> Pool | None:
         """The binding rank's pool that grows with every token; None where nothing grows."""
-        for rules in ((Grow, Compressed), (Window, Chunk)):
+        for rules in ((Grow, Compressed, Stepped), (Window, Chunk)):
             for pool in self.rank.pools:
                 if any(isinstance(g.rule, rules) for g in pool.groups):
                     return pool

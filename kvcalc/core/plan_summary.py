@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvcalc.core.capacity import capacity
 from kvcalc.core.plan import CachePlan, Group
 from kvcalc.core.results import PlanGroup, PlanRank, PlanSummary, StartUp, Totals
-from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Whole, Window
+from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Stepped, Whole, Window
 from kvcalc.core.units import format_count, format_number_of
 
 __all__ = ["summarise"]
@@ -114,6 +114,9 @@ def _keeps(rule: Rule) -> str:
         case Slots(count=count, every=every):
             more = f", one more every {format_count(every)} tokens" if every else ""
             return format_number_of(count, "state") + more
+        case Stepped(rest=rest, step=step):
+            newest = f"up to {format_count(step - 1)} tokens not settled yet"
+            return newest if rest else f"every token, settled {format_count(step)} at a time"
         case Whole(slots=slots):
             return f"{format_count(slots)} slots, whole"
 

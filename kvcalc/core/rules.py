@@ -23,6 +23,7 @@ __all__ = [
     "Grow",
     "Rule",
     "Slots",
+    "Stepped",
     "Tally",
     "Whole",
     "Window",
@@ -178,6 +179,10 @@ class Window(RuleBase, frozen=True, kw_only=True, tag="window"):
     Admission asks for window - 1 tokens, those in flight in one step, and `extra_blocks`. Blocks
     lie at multiples of the block size in the sequence, so the window may begin and end inside
     one; with `ring` they lie in a ring of their own and only as many are held as the window needs.
+
+    Attributes:
+        restarts: the window is a chunk's, which the engine keeps as a window: reading starts anew
+            at its multiples.
     """
 
     block_tokens: Positive
@@ -185,6 +190,7 @@ class Window(RuleBase, frozen=True, kw_only=True, tag="window"):
     in_flight: Positive = 1
     extra_blocks: NonNegative = 0
     ring: bool = False
+    restarts: bool = False
 
     def __post_init__(self) -> None:
         require_range(self, 1, "block_tokens", "window", "in_flight")
@@ -196,7 +202,7 @@ class Window(RuleBase, frozen=True, kw_only=True, tag="window"):
 
     def held(self, n: int) -> int:
         if self.ring:
-            return cdiv(self.used(n), self.block_tokens)
+            return cdiv(min(n, self.window), self.block_tokens)
         return cdiv(n, self.block_tokens) - max(0, n - self.window) // self.block_tokens
 
     def peak(self, n: int) -> int:
@@ -206,16 +212,22 @@ class Window(RuleBase, frozen=True, kw_only=True, tag="window"):
         return cdiv(tokens, self.block_tokens) + self.extra_blocks
 
     def used(self, n: int) -> int:
+        if self.restarts:
+            return (n - 1) % self.window + 1 if n else 0
+        return min(n, self.window)
+
+    def most_used(self, n: int) -> int:
         return min(n, self.window)
 
     def readable(self, n: int) -> int:
-        return min(n, self.window - 1)
+        return n % self.window if self.restarts else min(n, self.window - 1)
 
     def tail(self, n: int) -> int:
-        return -(self.used(n) if self.ring else n) % self.block_tokens
+        return -(min(n, self.window) if self.ring else n) % self.block_tokens
 
     def contiguous(self, max_model_len: int) -> Rule:
-        return Whole(slots=min(max_model_len, self.window), limit=self.window)
+        slots = min(max_model_len, self.window)
+        return Whole(slots=slots, limit=self.window, restarts=self.restarts)
 
 
 class Chunk(RuleBase, frozen=True, kw_only=True, tag="chunk"):
@@ -265,10 +277,15 @@ class Compressed(RuleBase, frozen=True, kw_only=True, tag="compressed"):
     """Blocks of `block_entries` entries, one entry for every `ratio` tokens.
 
     A block is handed out with the first token of its block_entries x ratio tokens.
+
+    Attributes:
+        on_demand: a block is handed out with its first entry instead, when the ratio tokens that
+            it stands for are complete.
     """
 
     block_entries: Positive
     ratio: Positive
+    on_demand: bool = False
 
     def __post_init__(self) -> None:
         require_range(self, 1, "block_entries", "ratio")
@@ -278,6 +295,8 @@ class Compressed(RuleBase, frozen=True, kw_only=True, tag="compressed"):
         return self.block_entries
 
     def held(self, n: int) -> int:
+        if self.on_demand:
+            return cdiv(n // self.ratio, self.block_entries)
         return cdiv(n, self.block_entries * self.ratio)
 
     def used(self, n: int) -> int:
@@ -289,7 +308,7 @@ class Compressed(RuleBase, frozen=True, kw_only=True, tag="compressed"):
     @property
     def most_tail(self) -> int:
         # The block comes with the first token, the first entry with the ratio-th.
-        return self.block_entries - (1 if self.ratio == 1 else 0)
+        return self.block_entries - (1 if self.ratio == 1 or self.on_demand else 0)
 
     def contiguous(self, max_model_len: int) -> Rule:
         return Whole(slots=max_model_len // self.ratio, ratio=self.ratio)
@@ -432,5 +451,61 @@ class Whole(RuleBase, frozen=True, kw_only=True, tag="whole"):
         return Whole(slots=slots, limit=self.limit, restarts=self.restarts, ratio=self.ratio)
 
 
-Rule = Grow | Window | Chunk | Compressed | Slots | Fixed | Whole
+class Stepped(RuleBase, frozen=True, kw_only=True, tag="stepped"):
+    """Rows kept in two forms: `first` tokens and then whole steps in one, the rest in the other.
+
+    transformers' quantised caches quantise the prompt at once and later tokens whenever `step` of
+    them have come together (transformers 5.24 cache_utils.py, QuantizedLayer.update).
+
+    Attributes:
+        first: tokens that are settled when the sequence starts.
+        step: tokens that are settled together after those.
+        rest: this is the form of the tokens that are not settled yet.
+        slots: slots reserved in one piece; None where slots come as they are needed.
+    """
+
+    first: NonNegative
+    step: Positive
+    rest: bool = False
+    slots: NonNegative | None = None
+
+    def __post_init__(self) -> None:
+        require_range(self, 0, "first")
+        require_range(self, 1, "step")
+        require_range(self, 0, "slots", optional=True)
+
+    @property
+    def slots_per_unit(self) -> int:
+        return 1
+
+    def held(self, n: int) -> int:
+        return max(self.slots or 0, self.used(n))
+
+    def peak(self, n: int) -> int:
+        return max(self.slots or 0, self.most_used(n))
+
+    def used(self, n: int) -> int:
+        later = max(0, n - self.first)
+        if self.rest:
+            return later % self.step
+        return n - later % self.step
+
+    def most_used(self, n: int) -> int:
+        if self.rest:
+            return min(max(0, n - self.first), self.step - 1)
+        return self.used(n)
+
+    def _split(self, n: int, units: int) -> Tally:
+        used = self.used(n)
+        spare = units - used
+        if self.slots is None:
+            return Tally(units, used, 0, 0, spare)
+        return Tally(units, used, spare, 0, 0)
+
+    def contiguous(self, max_model_len: int) -> Rule:
+        slots = self.most_used(max_model_len)
+        return Stepped(first=self.first, step=self.step, rest=self.rest, slots=slots)
+
+
+Rule = Grow | Window | Chunk | Compressed | Slots | Fixed | Whole | Stepped
 """Every rule; a test compares this list with the classes above."""

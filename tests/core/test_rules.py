@@ -16,6 +16,7 @@ from kvcalc.core.rules import (
     Rule,
     RuleBase,
     Slots,
+    Stepped,
     Tally,
     Whole,
     Window,
@@ -53,6 +54,17 @@ DECLARED = Fixed(block_tokens=16, tokens=1500, declared=2048)
         (GROW, 16, (1, 16, 0, 0, 0)),
         (GROW, 17, (2, 17, 0, 15, 0)),
         (GROW, 200, (13, 200, 0, 8, 0)),
+        # A chunk of six kept as a window: tokens 6 to 8 are read, six are held.
+        (Window(block_tokens=1, window=6, ring=True, restarts=True), 9, (6, 3, 0, 0, 3)),
+        (Window(block_tokens=1, window=6, ring=True, restarts=True), 6, (6, 6, 0, 0, 0)),
+        (Compressed(block_entries=2, ratio=3, on_demand=True), 2, (0, 0, 0, 0, 0)),
+        (Compressed(block_entries=2, ratio=3, on_demand=True), 3, (1, 1, 0, 1, 0)),
+        # A prompt of 10 is settled at once, then four tokens at a time.
+        (Stepped(first=10, step=4), 8, (8, 8, 0, 0, 0)),
+        (Stepped(first=10, step=4), 13, (10, 10, 0, 0, 0)),
+        (Stepped(first=10, step=4), 14, (14, 14, 0, 0, 0)),
+        (Stepped(first=10, step=4, rest=True), 13, (3, 3, 0, 0, 0)),
+        (Stepped(first=10, step=4, rest=True, slots=3), 11, (3, 1, 2, 0, 0)),
         # 14 + 3 slots: a second block is held, all of it room for what is proposed.
         (AHEAD, 0, (0, 0, 0, 0, 0)),
         (AHEAD, 13, (1, 13, 0, 3, 0)),

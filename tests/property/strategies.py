@@ -31,7 +31,7 @@ from kvcalc.core.recurrent import (
     Rwkv,
     ShortConv,
 )
-from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Whole, Window
+from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Stepped, Whole, Window
 
 SETTINGS = settings(max_examples=60, deadline=None, database=None)
 
@@ -89,6 +89,7 @@ roomy = st.one_of(
         in_flight=st.sampled_from((1, 2, 16, 512, 8192)),
         extra_blocks=st.integers(0, 2),
         ring=st.booleans(),
+        restarts=st.booleans(),
     ),
     st.builds(
         Chunk,
@@ -97,6 +98,7 @@ roomy = st.one_of(
         in_flight=st.sampled_from((0, 1, 16, 8192)),
         ring=st.booleans(),
     ),
+    st.builds(Compressed, block_entries=blocks, ratio=ratios, on_demand=st.just(True)),
 )
 fixed = st.one_of(
     st.builds(Slots, count=st.integers(1, 5)),
@@ -111,7 +113,14 @@ whole = st.one_of(
     st.builds(Whole, slots=tokens, limit=st.none() | windows, restarts=st.booleans()),
     st.builds(Whole, slots=tokens, ratio=st.sampled_from((1, 4))),
 )
-rules: st.SearchStrategy[Rule] = st.one_of(paged, roomy, fixed, by_length, whole)
+stepped = st.builds(
+    Stepped,
+    first=tokens,
+    step=windows,
+    rest=st.booleans(),
+    slots=st.none() | tokens,
+)
+rules: st.SearchStrategy[Rule] = st.one_of(paged, roomy, fixed, by_length, whole, stepped)
 
 lengths = st.one_of(
     st.lists(tokens, max_size=8).map(Lengths.of),

@@ -7,7 +7,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvcalc.core.lengths import Lengths
-from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Tally, Whole, Window
+from kvcalc.core.rules import (
+    Chunk,
+    Compressed,
+    Fixed,
+    Grow,
+    Rule,
+    Slots,
+    Stepped,
+    Tally,
+    Whole,
+    Window,
+)
 from tests.property import strategies as some
 from tests.property.simulator import simulate
 from tests.property.strategies import SETTINGS
@@ -69,7 +80,9 @@ def test_what_is_read_is_held(rule: Rule, n: int) -> None:
 
 @SETTINGS
 @given(
-    st.one_of(some.grow, some.kept, some.compressed, some.fixed, some.by_length, some.whole),
+    st.one_of(
+        some.grow, some.kept, some.compressed, some.fixed, some.by_length, some.whole, some.stepped
+    ),
     some.tokens,
 )
 def test_admission_covers_what_is_held(rule: Rule, n: int) -> None:
@@ -242,3 +255,25 @@ def test_declaring_more_writes_no_more(block: int, rows: int, n: int, declared: 
     assert (found.used, found.tail) == (rows, plain.tail(n))
     assert found.reservation == (found.units - plain.held(n)) * block
     assert found.units == max(plain.held(n), -(-declared // block))
+
+
+@SETTINGS
+@given(some.tokens, some.windows, some.tokens)
+def test_the_two_forms_keep_every_token_once(first: int, step: int, n: int) -> None:
+    """Each token is settled or not, and fewer than a step are not."""
+    settled, rest = (Stepped(first=first, step=step, rest=rest) for rest in (False, True))
+
+    assert settled.held(n) + rest.held(n) == n
+    assert rest.held(n) < step
+    assert settled.held(n) >= min(n, first)
+
+
+@SETTINGS
+@given(some.ratios, some.blocks, some.tokens)
+def test_entries_on_demand_hold_no_empty_block(ratio: int, block: int, n: int) -> None:
+    """A block comes with its first entry: never later, and up to ratio - 1 tokens later."""
+    rule = Compressed(block_entries=block, ratio=ratio, on_demand=True)
+
+    assert 0 <= rule.split(n).tail < block
+    assert rule.used(n) <= rule.held(n) * block
+    assert rule.held(n) <= Compressed(block_entries=block, ratio=ratio).held(n)

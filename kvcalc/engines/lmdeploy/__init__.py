@@ -1,0 +1,99 @@
+"""Engine `lmdeploy`: what LMDeploy's PyTorch and TurboMind engines allocate, to the last block."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.explain import beyond
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import format_count
+from kvcalc.engines.lmdeploy.layers import Shape
+from kvcalc.engines.lmdeploy.pytorch import indexer_bytes, rank_of
+from kvcalc.engines.lmdeploy.settings import Settings, resolve
+from kvcalc.engines.lmdeploy.turbomind import turbomind_rank
+
+__all__ = ["plan"]
+
+_NAMES = {
+    "int8": "int8_asym",
+    "int4": "int4_asym",
+    "fp8": "fp8_e4m3",
+    "fp8_e5m2": "fp8_e5m2",
+    "turbo_quant": "turbo_quant",
+}
+
+
+def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
+    """Return the plan that LMDeploy makes.
+
+    Raises:
+        UnsupportedError: what LMDeploy refuses for this model, or kvcalc does not model.
+        InvalidValueError, UnknownNameError: a setting that makes no sense.
+    """
+    notes = beyond(model, deployment.max_model_len)
+    if deployment.dtype != "auto":
+        model = msgspec.structs.replace(model, dtype=deployment.dtype)
+    model = msgspec.structs.replace(model, kv_cache_dtype=None)
+    settings = resolve(model, deployment, notes)
+    if settings.backend == "turbomind":
+        rank, shape = turbomind_rank(model, settings)
+        block = settings.block
+    else:
+        rank, block, shape = rank_of(model, settings, notes)
+    windows = any(limit is not None for _, limit, _ in shape.spans)
+    if windows:
+        notes.append("every layer keeps every token: windows and chunks save nothing")
+    shares = settings.prefix_caching and not windows
+    name = _NAMES.get(settings.policy, model.dtype)
+    return CachePlan(
+        engine="lmdeploy",
+        engine_version=settings.version,
+        model=model.name,
+        kv_cache_dtype=name,
+        block_size=block,
+        ranks=(rank,),
+        split="one_pool",
+        max_model_len=settings.max_model_len,
+        reuse_tokens=block if shares else None,
+        report="tokens",
+        notes=tuple(notes),
+        unsupported=tuple(_not_modelled(shape, settings, block)),
+        convention=tuple(_convention(rank.pools[-1].name == "states", settings)),
+        source=f"LMDeploy {settings.version}: {_SOURCES[settings.backend]}",
+    )
+
+
+_SOURCES = {
+    "pytorch": "pytorch/engine/cache_engine/, pytorch/engine/executor/base.py",
+    "turbomind": "src/turbomind/kernels/attention/block.h, Layout",
+}
+
+
+def _convention(states: bool, settings: Settings) -> list[str]:
+    found = ["The bytes given are those of the blocks: cache_max_entry_count of what is free."]
+    if states:
+        found.append("States come on top of them, in slots that the batch size fixes.")
+    if settings.backend == "pytorch":
+        found.append(
+            "One block is reserved for dummy inputs; a config that names no dtype is run in"
+            " float16 by LMDeploy (dtype says otherwise)."
+        )
+    return found
+
+
+def _not_modelled(shape: Shape, settings: Settings, block: int) -> list[str]:
+    found = []
+    keys = indexer_bytes(shape)
+    if keys:
+        found.append(
+            "the sparse indexers' keys are caches of their own, made once the model is built:"
+            f" {format_count(keys)} B a token, {format_count(keys * block)} B a block"
+        )
+    if settings.backend == "turbomind":
+        found.append(
+            "TurboMind's rules were read in its source, not compared with a running engine, apart"
+            " from one log"
+        )
+    return found

@@ -1,0 +1,196 @@
+"""LMDeploy's PyTorch engine: blocks of all layers, slots of states, and what the memory gives.
+
+LMDeploy 0.18 pytorch/engine/cache_engine/ and pytorch/engine/executor/base.py, ExecutorBase.
+"""
+
+from __future__ import annotations
+
+from kvcalc.core.dtypes import element_bytes
+from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.kind import StateTensor
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import Group, Pool, Rank
+from kvcalc.core.recurrent import GatedDeltaNet
+from kvcalc.core.rules import Slots
+from kvcalc.core.units import cdiv, format_count
+from kvcalc.engines.lmdeploy.blocks import block_group
+from kvcalc.engines.lmdeploy.layers import Shape, shape_of, split
+from kvcalc.engines.lmdeploy.packing import Tensor, tensors_of
+from kvcalc.engines.lmdeploy.settings import Settings
+
+__all__ = ["block_size", "indexer_bytes", "rank_of"]
+
+_ALIGNMENT = 256
+_FLASH_MLA_BLOCK = 64
+_LARGE_HEAD, _LARGE_HEAD_BLOCK = 512, 32
+_SPARSE_ROW = 656
+"""Sparse MLA in fp8: 512 + 4 scales of 4 B + 64 elements of 2 B (schema.py, _MLA_FP8_HEAD_DIM)."""
+_SCORES = 512 * 2**20
+"""Workspace of a sparse indexer's scores (envs.py, dsa_indexer_max_logits_mb)."""
+_FEWEST_BLOCKS, _ENOUGH_BLOCKS = 3, 16
+_SPARE_SLOTS = 2
+"""One slot for the system, one for a rolling prefill."""
+
+
+def block_size(shape: Shape, settings: Settings, notes: list[str]) -> int:
+    """Return tokens a block after the engine's own changes (ExecutorBase._adjust_block_size).
+
+    Raises:
+        UnsupportedError: a size that FlashMLA has not.
+    """
+    block = settings.block
+    if shape.latent and settings.flash_mla:
+        if block != _FLASH_MLA_BLOCK:
+            raise UnsupportedError(
+                f"FlashMLA has blocks of {_FLASH_MLA_BLOCK} tokens, not of {block}",
+                hint=f"set block_size to {_FLASH_MLA_BLOCK}",
+            )
+    elif shape.k >= _LARGE_HEAD and block > _LARGE_HEAD_BLOCK:
+        notes.append(
+            f"blocks of {block} tokens become {_LARGE_HEAD_BLOCK}: a head has {shape.k} elements"
+        )
+        return _LARGE_HEAD_BLOCK
+    return block
+
+
+def rank_of(model: ModelSpec, settings: Settings, notes: list[str]) -> tuple[Rank, int, Shape]:
+    """Return one rank's pools, tokens a block, and the shape of its layers.
+
+    Raises:
+        UnsupportedError: what the engine refuses, or kvcalc does not model.
+    """
+    share = split(model, settings.tp)
+    shape = shape_of(share)
+    block = block_size(shape, settings, notes)
+    tensors = _tensors(shape, settings, model.dtype)
+    kernel = _kernel_block(block, settings)
+    page = block // kernel * sum(_aligned(t.token_bytes * kernel) for t in tensors)
+    group = block_group(shape, tensors, block, page)
+    state = _state_pool(share, settings)
+    blocks = settings.num_gpu_blocks
+    if blocks is None and settings.free_memory is not None:
+        blocks = _num_blocks(settings, shape, group.unit_bytes, state, notes)
+    if page > block * sum(t.token_bytes for t in tensors):
+        notes.append(f"each tensor of a block is rounded up to {_ALIGNMENT} B")
+    pool = Pool(
+        name="blocks",
+        groups=(group,),
+        unit_bytes=group.unit_bytes,
+        units=blocks,
+        reserved_units=1,  # dummy inputs and padding (ConfigBuilder.build_cache_config)
+    )
+    pools = (pool,) if state is None else (pool, state)
+    return Rank(name="rank", pools=pools, multiplicity=settings.tp), block, shape
+
+
+def indexer_bytes(shape: Shape) -> int:
+    """Return what a token of the sparse indexers' keys takes: fp8 and one fp32 scale a layer."""
+    return shape.index_layers * (shape.index_width + 4) if shape.index_width else 0
+
+
+def _tensors(shape: Shape, settings: Settings, dtype: str) -> tuple[Tensor, ...]:
+    if shape.index_width and settings.policy != "none":
+        # executor/__init__.py, _finalize_sparse_mla_cache_policy
+        if settings.policy != "fp8":
+            raise UnsupportedError(
+                f"sparse MLA does not support quant_policy {settings.policy}",
+                hint="use none or fp8",
+            )
+        return (Tensor("latent", _SPARSE_ROW),)
+    found = tensors_of(shape.heads, shape.k, shape.v, settings.policy, dtype)
+    return tuple(t for t in found if t.token_bytes)
+
+
+def _kernel_block(block: int, settings: Settings) -> int:
+    kernel = settings.kernel_block or block
+    kernel = min(kernel, block) if block != settings.block else kernel
+    if block % kernel:
+        raise InvalidValueError(
+            f"block_size {block} is no multiple of kernel_block_size {kernel}",
+            hint="leave kernel_block_size out",
+        )
+    return kernel
+
+
+def _aligned(size: int) -> int:
+    return cdiv(size, _ALIGNMENT) * _ALIGNMENT
+
+
+def _state_pool(model: ModelSpec, settings: Settings) -> Pool | None:
+    """Return the slots of recurrent states: K convolution columns, everything in the model dtype.
+
+    pytorch/configurations/qwen3_5.py; slots: ExecutorBase._get_state_cache_mem.
+    """
+    sizes: dict[str, int] = {}
+    layers = 0
+    for count, cache in model.caches():
+        if not cache.states():
+            continue
+        if not isinstance(cache, GatedDeltaNet):
+            raise UnsupportedError(
+                f"how LMDeploy keeps {cache.kind} states is not modelled",
+                hint="use --engine none to see what the layers are",
+            )
+        layers += count
+        for state in cache.states():
+            size = _elements(state) * element_bytes(model.dtype)
+            sizes[state.role] = sizes.get(state.role, 0) + count * size
+    if not sizes:
+        return None
+    unit = sum(_aligned(size) for size in sizes.values())
+    group = Group(name="state", layers=layers, rule=Slots(), payload=sizes, unit_bytes=unit)
+    return Pool(
+        name="states",
+        groups=(group,),
+        unit_bytes=unit,
+        units=settings.max_batch_size + _SPARE_SLOTS + settings.state_budget,
+        reserved_units=_SPARE_SLOTS + settings.state_budget,
+    )
+
+
+def _elements(state: StateTensor) -> int:
+    if state.role == "conv":
+        rows, channels = state.shape
+        return (rows + 1) * channels
+    return state.elements
+
+
+def _num_blocks(
+    settings: Settings, shape: Shape, block_bytes: int, state: Pool | None, notes: list[str]
+) -> int:
+    """Return the blocks that the free memory gives (ExecutorBase.update_configs).
+
+    States come first, then room for logits of a prefill and of two steps, which is halved until 16
+    blocks fit; `cache_max_entry_count` of the rest becomes blocks.
+
+    Raises:
+        UnsupportedError: the vocabulary was not given, or fewer than three blocks fit.
+    """
+    free, vocab = settings.free_memory or 0, settings.vocab_size
+    if state is not None:
+        free -= state.total_bytes(state.units or 0)
+    if free <= 0:
+        raise UnsupportedError(
+            "the free memory does not hold the states", hint="reduce max_batch_size"
+        )
+    if vocab is None:
+        raise UnsupportedError(
+            "free_memory pays for logits too, and the layers do not tell their width",
+            hint="give vocab_size of config.json in engine_args",
+        )
+    scores = _SCORES if shape.index_width else 0
+    tokens = settings.max_prefill_token_num
+    while tokens:
+        reserve = (tokens + 2 * settings.max_batch_size) * vocab * 2 + scores
+        blocks = int((free - reserve) * settings.entry_count) // block_bytes
+        if blocks < _FEWEST_BLOCKS:
+            break
+        if blocks >= _ENOUGH_BLOCKS:
+            if tokens != settings.max_prefill_token_num:
+                notes.append(f"max_prefill_token_num becomes {tokens}, so that 16 blocks fit")
+            notes.append(f"{format_count(reserve)} B are kept for logits and the like")
+            return blocks
+        tokens //= 2
+    raise UnsupportedError(
+        "fewer than three blocks fit into the memory", hint="give more memory or fewer sequences"
+    )
