@@ -31,7 +31,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """
     notes: list[str] = []
     settings = resolve(model, deployment, notes)
-    notes[:0] = beyond(model, settings.cells.per_sequence if settings.ctx_given else None)
+    notes[:0] = beyond(model, settings.cells.longest if settings.ctx_given else None)
     contexts = contexts_of(model, settings, notes)
     draft = deployment.draft_model
     if draft is not None:
@@ -51,7 +51,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         block_size=None,
         ranks=ranks,
         split="fixed",
-        max_model_len=settings.cells.per_sequence,
+        max_model_len=settings.cells.longest,
         max_sequences=settings.cells.sequences,
         notes=tuple(notes),
         unsupported=not_modelled(contexts, settings, deployment),

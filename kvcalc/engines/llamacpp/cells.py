@@ -38,6 +38,7 @@ class Cells(NamedTuple):
         sequences: sequences at once (n_seq_max).
         unified: the sequences share one pool.
         ubatch: tokens of one step.
+        longest: tokens that one sequence may have; fewer than its cells where slots are capped.
     """
 
     per_sequence: int
@@ -45,6 +46,7 @@ class Cells(NamedTuple):
     sequences: int
     unified: bool
     ubatch: int
+    longest: int
 
     @property
     def total(self) -> int:
@@ -79,11 +81,11 @@ def context(wanted: Wanted) -> Cells:
         )
     n_ctx = padded(wanted.n_ctx, wanted.pad)
     if wanted.unified or not wanted.streams:
-        return Cells(n_ctx, 1, wanted.n_seq_max, True, ubatch)
+        return Cells(n_ctx, 1, wanted.n_seq_max, True, ubatch, n_ctx)
     seqs = wanted.n_seq_max
     share = n_ctx // seqs if wanted.pads_first else cdiv(wanted.n_ctx, seqs)
     per_sequence = padded(share, wanted.pad)
-    return Cells(per_sequence, wanted.n_seq_max, wanted.n_seq_max, False, ubatch)
+    return Cells(per_sequence, seqs, seqs, False, ubatch, per_sequence)
 
 
 def windowed(cells: Cells, window: int, pad: int, *, unified: bool, full: bool) -> int:

@@ -11,20 +11,15 @@ from typing import NamedTuple
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, UnsupportedError, UsageError
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.units import format_count
 from kvcalc.engines.llamacpp import args
 from kvcalc.engines.llamacpp.args import Args
-from kvcalc.engines.llamacpp.cells import Cells, Wanted, context
+from kvcalc.engines.llamacpp.cells import Cells
 from kvcalc.engines.llamacpp.ollama import from_ollama
+from kvcalc.engines.llamacpp.slots import Asked, cells_of
 from kvcalc.engines.llamacpp.types import CacheTypes, cache_types
-from kvcalc.engines.llamacpp.version import NEWEST, Build, Rules, build, rules_of
+from kvcalc.engines.llamacpp.version import Build, Rules, build, rules_of
 
 __all__ = ["Placing", "Settings", "resolve"]
-
-DEFAULT_MAX_MODEL_LEN = 8192
-_SERVER_SLOTS = 4
-_MOST_SEQUENCES = 256  # LLAMA_MAX_SEQ
-_N_BATCH, _N_UBATCH = 2048, 512
 
 _KNOWN = {
     "engine",
@@ -129,7 +124,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     return Settings(
         build=found,
         rules=rules,
-        cells=_cells(model, deployment, asked, rules, found, flash, notes),
+        cells=cells_of(Asked(model, deployment, asked, rules, found, flash), notes),
         types=cache_types(
             deployment.kv_cache_dtype, asked.text("cache_type_k"), asked.text("cache_type_v")
         ),
@@ -161,127 +156,6 @@ def _flash(asked: Args, rules: Rules, found: Build) -> bool:
             hint="give flash_attn: on or off",
         )
     return rules.auto_flash
-
-
-def _cells(
-    model: ModelSpec,
-    deployment: Deployment,
-    asked: Args,
-    rules: Rules,
-    found: Build,
-    flash: bool,
-    notes: list[str],
-) -> Cells:
-    seqs, unified = _slots(deployment, asked, rules, found, notes)
-    pad = rules.pad if flash else rules.pad_plain
-    if pad is None:
-        raise UnsupportedError(
-            f"about llama.cpp {found.text} the rounding of cells changed; kvcalc does not know on"
-            " which side this build is",
-            hint=f"give another build, such as {NEWEST.text}",
-        )
-    size = _size(model, deployment, asked, rules, (seqs, unified), notes)
-    wanted = Wanted(
-        n_ctx=size,
-        n_seq_max=seqs,
-        unified=unified,
-        n_batch=asked.number("batch_size", _N_BATCH, low=1),
-        n_ubatch=asked.number("ubatch_size", _N_UBATCH, low=0),
-        pad=pad,
-        streams=bool(rules.streams),
-        pads_first=rules.pads_first,
-    )
-    cells = context(wanted)
-    length = deployment.max_model_len
-    if length is not None and context(wanted._replace(n_ctx=length, n_seq_max=1)).per_sequence != (
-        cells.per_sequence
-    ):
-        raise UsageError(
-            f"max_model_len {format_count(length)} and ctx_size {format_count(size)} do not agree:"
-            f" a sequence gets {format_count(cells.per_sequence)} cells",
-            hint="max_model_len is one sequence, ctx_size the total; give one of the two",
-        )
-    asked_for = size if unified or seqs == 1 else size // seqs
-    if cells.per_sequence != asked_for:
-        notes.append(
-            f"a sequence gets {format_count(cells.per_sequence)} cells, not"
-            f" {format_count(asked_for)}: they come in multiples of {pad}"
-        )
-    return cells
-
-
-def _size(
-    model: ModelSpec,
-    deployment: Deployment,
-    asked: Args,
-    rules: Rules,
-    slots: tuple[int, bool],
-    notes: list[str],
-) -> int:
-    """Return the tokens of the whole context before they are rounded up (n_ctx)."""
-    seqs, unified = slots
-    size = asked.number("ctx_size", None, low=0)
-    per_slot = asked.number("kv_unified_per_slot", None, low=1)
-    if per_slot is not None:
-        if size:
-            raise UsageError(
-                "ctx_size and kv_unified_per_slot both size the pool", hint="give one of the two"
-            )
-        if not unified:
-            raise UsageError("kv_unified_per_slot is for one pool", hint="set kv_unified")
-        size = seqs * per_slot
-    train = model.max_position_embeddings
-    length = deployment.max_model_len
-    if size is None and length is not None:
-        size = length if unified else length * seqs
-    if not size:
-        if train is None:
-            train = DEFAULT_MAX_MODEL_LEN
-            notes.append(f"the model names no maximum: {format_count(train)} tokens are taken")
-        size = train
-        if not unified and seqs > 1 and asked.flag("fit", default=True) and rules.server_slots:
-            # common/fit.cpp: a context that was not given is n_ctx_train for every stream.
-            size = train * seqs
-    return size
-
-
-def _slots(
-    deployment: Deployment, asked: Args, rules: Rules, found: Build, notes: list[str]
-) -> tuple[int, bool]:
-    """Return sequences at once, and whether they share one pool."""
-    parallel = asked.number("parallel", None, low=-1)
-    if parallel == 0:
-        raise InvalidValueError("parallel 0 is no number of slots", hint="give 1 or more")
-    parallel = None if parallel == -1 else parallel
-    if None not in (parallel, deployment.max_num_seqs) and parallel != deployment.max_num_seqs:
-        raise UsageError(
-            f"max_num_seqs {deployment.max_num_seqs} and parallel {parallel} do not agree",
-            hint="they are the same setting: give one of the two",
-        )
-    seqs = parallel or deployment.max_num_seqs
-    unified = asked.flag("kv_unified", default=seqs is None and rules.server_slots)
-    if seqs is None:
-        seqs = _SERVER_SLOTS if rules.server_slots else 1
-        if rules.server_slots:
-            shared = "share one cache" if unified else "have a cache each"
-            notes.append(f"no number of slots was given: llama-server takes {seqs}, which {shared}")
-    if seqs > _MOST_SEQUENCES:
-        raise UnsupportedError(
-            f"{seqs} sequences: llama.cpp has at most {_MOST_SEQUENCES}", hint="give fewer"
-        )
-    if rules.streams is None and seqs > 1:
-        raise UnsupportedError(
-            f"about llama.cpp {found.text} sequences got streams of their own; kvcalc does not know"
-            " on which side this build is",
-            hint=f"give another build, such as {NEWEST.text}",
-        )
-    if not rules.streams:
-        if asked.given("kv_unified") and not unified:
-            raise UnsupportedError(
-                f"llama.cpp {found.text} has one pool for all sequences", hint="set kv_unified"
-            )
-        unified = True
-    return seqs, unified
 
 
 def _speculation(asked: Args, deployment: Deployment) -> tuple[str | None, int]:
