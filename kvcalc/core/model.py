@@ -156,8 +156,12 @@ class ModelSpec(Value, frozen=True, kw_only=True):
         )
         return msgspec.structs.replace(self, layers=runs)
 
-    def stages(self, pp: int) -> tuple[ModelSpec, ...]:
+    def stages(self, pp: int, sizes: tuple[int, ...] | None = None) -> tuple[ModelSpec, ...]:
         """Return the model's pipeline stages, each with its own layers.
+
+        Args:
+            pp: number of stages.
+            sizes: layers of each stage, where an engine does not split as `stage_sizes` does.
 
         Raises:
             UnsupportedError: more stages than layers.
@@ -166,7 +170,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
             return (self,)
         rest = [(run.count, run) for run in self.layers]
         stages = []
-        for size in stage_sizes(self.num_hidden_layers, pp):
+        for size in sizes or stage_sizes(self.num_hidden_layers, pp):
             runs, wanted = [], size
             while wanted:
                 count, run = rest[0]

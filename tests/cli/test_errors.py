@@ -36,7 +36,11 @@ REFUSED = [
     (["compare", "--dcp", "2"], "decode_context_parallel_size 2", ""),
     (["compare", "--gpu", "h100-81gb"], "--gpu: unknown GPU", "h100-80gb"),
     (["compare", "--engine", "foo"], "unknown engine 'foo'", "none"),
-    (["compare", "--engine", "sglang"], "--engine: this version of kvcalc does not model", "none"),
+    (
+        ["compare", "--engine", "llama.cpp"],
+        "--engine: this version of kvcalc does not model",
+        "none",
+    ),
     (["compare", "--engine-version", "1"], "engine none has no engine_version", ""),
     (["compare", "--dtype", "fp7"], "fp7", "bfloat16"),
     (["compare", "--kv-cache-dtype", "fp9"], "unknown cache dtype 'fp9'", "did you mean fp8"),

@@ -45,7 +45,7 @@ def stages_of(model: ModelSpec, settings: Settings) -> list[Stage]:
         UnsupportedError: heads, layers or shapes that SGLang cannot split or keep.
     """
     shared = on_rank(model, settings)
-    parts = shared.stages(settings.pp)
+    parts = shared.stages(settings.pp, stage_sizes(shared.num_hidden_layers, settings.pp))
     stages = [Stage(part, sort_layers(part.layers, shared, settings), _NOTHING) for part in parts]
     if settings.own_windows and len({_kinds(stage.kept) for stage in stages}) > 1:
         raise UnsupportedError(
@@ -55,6 +55,26 @@ def stages_of(model: ModelSpec, settings: Settings) -> list[Stage]:
     if settings.speculation is not None and settings.speculation.layers:
         stages[-1] = stages[-1]._replace(draft=_draft(model, settings, settings.speculation.layers))
     return stages
+
+
+def stage_sizes(layers: int, stages: int) -> tuple[int, ...]:
+    """Return the layers of each pipeline stage: the last ones have a layer more.
+
+    distributed/utils.py, get_pp_indices.
+
+    Raises:
+        UnsupportedError: more stages than layers.
+
+    >>> stage_sizes(61, 4)
+    (15, 15, 15, 16)
+    """
+    if stages > layers:
+        raise UnsupportedError(
+            f"{layers} layers cannot be split over {stages} pipeline stages",
+            hint="choose at most as many stages as the model has layers",
+        )
+    base, more = divmod(layers, stages)
+    return (base,) * (stages - more) + (base + 1,) * more
 
 
 def _kinds(kept: Kept) -> tuple[bool, bool]:

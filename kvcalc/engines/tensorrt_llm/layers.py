@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
-
 from kvcalc.core.attention import FullAttention, Indexer, Mla, SlidingWindow
 from kvcalc.core.dtypes import DTYPES
 from kvcalc.core.errors import UnsupportedError
@@ -94,24 +92,16 @@ def stages_of(model: ModelSpec, settings: Settings) -> list[ModelSpec]:
             f"{count} layers cannot be split over {pp} pipeline stages",
             hint="choose at most as many stages as the model has layers",
         )
-    single = [
-        msgspec.structs.replace(run, count=1) for run in model.layers for _ in range(run.count)
-    ]
     base, more = divmod(count, pp)
-    stages, first = [], 0
-    for stage in range(pp):
-        size = base + (stage < more)
-        layers = tuple(single[first : first + size])
-        part = msgspec.structs.replace(model, layers=layers, num_hidden_layers=size)
-        stages.append(part.on_rank(settings.tp, ceil_heads))
-        first += size
-    return stages
+    sizes = (base + 1,) * more + (base,) * (pp - more)
+    return [part.on_rank(settings.tp, ceil_heads) for part in model.stages(pp, sizes)]
 
 
 def sort_layers(stage: ModelSpec, settings: Settings) -> list[Kept]:
     """Sort a stage's layers by window, the widest first; None (every token) before all."""
     by_window: dict[int | None, list[LayerRun]] = {}
-    for number, run in enumerate(stage.layers):
+    single = (run for run in stage.layers for _ in range(run.count))
+    for number, run in enumerate(single):
         if any(cache.rows() for cache in run.caches):
             by_window.setdefault(_window(number, run, settings), []).append(run)
     ordered = sorted(by_window, key=lambda limit: settings.length if limit is None else limit)

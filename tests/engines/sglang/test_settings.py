@@ -1,0 +1,334 @@
+"""SGLang's settings: pages by kernel, layouts, parallelism, states, defaults, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvcalc.core.attention import FullAttention
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import KvcalcError
+from kvcalc.core.layers import LayerRun
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan, Pool
+from kvcalc.engines.sglang.card import Card
+from kvcalc.engines.sglang.families import EXTRA_BUFFER
+from kvcalc.engines.sglang.memory import cache_bytes, default_chunk, default_fraction
+from kvcalc.engines.sglang.requests import requests_at_once, table_bytes
+from kvcalc.models import load_model
+from kvcalc.models.presets import load_gpu
+
+_H100 = Card("h100-80gb", 85_520_809_984, (9, 0))
+
+
+def _plan(name: str, args: dict[str, Any] | None = None, **settings: Any) -> CachePlan:
+    from kvcalc.engines import plan
+
+    if "gpu" in settings:
+        settings["gpu"] = load_gpu(settings["gpu"])
+    deployment = Deployment(engine="sglang", engine_args=args or {}, **settings)
+    return plan(load_model(name), deployment)
+
+
+def _pool(found: CachePlan, name: str) -> Pool:
+    (pool,) = (pool for pool in found.rank.pools if pool.name == name)
+    return pool
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "args", "page"),
+    [
+        ("llama-3.1-8b", "h100-80gb", {}, 1),
+        ("llama-3.1-8b", "a100-80gb", {}, 1),
+        ("llama-3.1-8b", "rtx-5090", {}, 1),
+        ("llama-3.1-8b", "b200", {}, 64),
+        ("llama-3.1-8b", "b200", {"page_size": 128}, 128),
+        ("llama-3.1-8b", "b200", {"page_size": 1}, 64),
+        ("llama-3.1-8b", "b200", {"attention_backend": "triton"}, 1),
+        ("llama-3.1-8b", "b200", {"attention_backend": "fa4"}, 128),
+        ("llama-3.1-8b", "h100-80gb", {"page_size": 16}, 16),
+        ("mimo-v2-flash", "b200", {}, 128),
+        ("deepseek-v3", "h100-80gb", {}, 1),
+        ("deepseek-v3", "b200", {}, 64),
+        ("deepseek-v3", "h100-80gb", {"attention_backend": "flashmla"}, 64),
+        ("deepseek-v3.2", "h100-80gb", {}, 64),
+        ("qwen3.5-27b", "h100-80gb", {}, 1),
+        ("qwen3.5-27b", "b200", {}, 64),
+    ],
+)
+def test_pages(name: str, gpu: str, args: dict[str, Any], page: int) -> None:
+    assert _plan(name, args, gpu=gpu).block_size == page
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "args", "size"),
+    [
+        ("h100-80gb", "auto", {}, 576 * 2 + 132),
+        ("h100-80gb", "fp8_e4m3", {}, 656 + 132),
+        ("b200", "auto", {}, 576 + 132),
+        ("b200", "fp8_e4m3", {"dsa_prefill_backend": "flashmla_kv",
+                              "dsa_decode_backend": "flashmla_kv"}, 656 + 132),
+    ],
+)  # fmt: skip
+def test_sparse_attention(gpu: str, dtype: str, args: dict[str, Any], size: int) -> None:
+    """656 B with scales on Hopper, 576 B for TensorRT-LLM's kernels; 132 B of index key."""
+    found = _plan("deepseek-v3.2", args, gpu=gpu, kv_cache_dtype=dtype)
+
+    assert found.growth() == (61 * size, 1)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "args", "layouts", "copies"),
+    [
+        ("b200", {}, 1, 0),
+        ("b200", {"prefill_kv_cache_dequant_dtype": "fp8_e4m3"}, 2, 1),
+        ("rtx-5090", {}, 1, 1),
+    ],
+)
+def test_nvfp4(gpu: str, args: dict[str, Any], layouts: int, copies: int) -> None:
+    """Rows of half a byte an element, one or two layouts of scales, and a copy of one layer."""
+    found = _plan("llama-3.1-8b", {**args, "page_size": 64}, gpu=gpu, kv_cache_dtype="nvfp4")
+    elements = 2 * 8 * 128
+    cell = 32 * (elements // 2 + layouts * elements // 16) + copies * elements
+
+    assert found.block_bytes == 64 * cell
+    assert found.growth() == (32 * elements * 9 // 16, 1)
+
+
+def test_scales_of_32() -> None:
+    found = _plan("llama-3.1-8b", gpu="b200", kv_cache_dtype="mxfp8")
+
+    assert found.growth() == (32 * 2 * 8 * 128 * 33 // 32, 1)
+
+
+def test_heads_are_rounded_down() -> None:
+    """8 KV heads over 3 ranks are 2 a rank, and one at least over 16."""
+    assert _plan("llama-3.1-8b", tensor_parallel_size=3).growth() == (32 * 2 * 2 * 128 * 2, 1)
+    assert _plan("llama-3.1-8b", tensor_parallel_size=16).growth() == (32 * 2 * 128 * 2, 1)
+
+
+def test_attention_dp() -> None:
+    """Ranks in groups: heads are shared within one, requests are split among them."""
+    args = {"enable_dp_attention": True, "dp_size": 4, "max_running_requests": 64}
+    found = _plan("llama-3.1-8b", args, tensor_parallel_size=8)
+
+    assert found.growth() == (32 * 2 * 4 * 128 * 2, 1)
+    assert found.num_gpus == 2
+    assert found.rank.outside_bytes == table_bytes(16, 131_072 + 4)
+
+
+def test_context_parallel_latents() -> None:
+    """Latents are shared by the ranks, index keys are not: the gain of two ranks is below two."""
+    one = _plan("deepseek-v3.2", tensor_parallel_size=8, kv_cache_dtype="fp8_e4m3",
+                engine_version="0.5.23", args={"dsa_prefill_backend": "flashmla_kv",
+                                               "dsa_decode_backend": "flashmla_kv"})  # fmt: skip
+    two = _plan("deepseek-v3.2", tensor_parallel_size=8, kv_cache_dtype="fp8_e4m3",
+                decode_context_parallel_size=2)  # fmt: skip
+
+    assert (one.block_bytes, two.block_bytes) == (64 * 61 * (656 + 132), 64 * 61 * (576 + 264))
+    budget = 40 * 2**30
+    assert two.capacity(budget).kv_cache_tokens == 2 * 64 * (budget // (64 * 61 * 840))
+
+
+def test_the_fewest_tokens_of_all_stages() -> None:
+    """61 layers on two stages: the one with 31 decides for both."""
+    found = _plan("deepseek-v3", pipeline_parallel_size=2)
+
+    assert [rank.pools[0].unit_bytes for rank in found.ranks] == [30 * 1152, 31 * 1152]
+    assert found.capacity(2**30).kv_cache_tokens == 2**30 // (31 * 1152)
+
+
+@pytest.mark.parametrize(
+    ("settings", "args", "slots"),
+    [
+        ({}, {}, 5),
+        ({}, {"mamba_radix_cache_strategy": "extra_buffer_lazy"}, 4),
+        ({"async_scheduling": False}, {"mamba_radix_cache_strategy": "extra_buffer"}, 4),
+        ({"async_scheduling": False}, {}, 3),
+        ({}, {"mamba_radix_cache_strategy": "no_buffer"}, 3),
+        ({"enable_prefix_caching": False}, {}, 1),
+    ],
+)
+def test_slots_of_states(settings: dict[str, Any], args: dict[str, Any], slots: int) -> None:
+    found = _plan("qwen3.5-27b", args, **settings)
+
+    assert _pool(found, "states").held(1000) == slots
+
+
+def test_states_without_prefixes_are_as_many_as_requests() -> None:
+    found = _plan("qwen3.5-27b", max_num_seqs=24, enable_prefix_caching=False)
+    budget = 20 * 2**30
+    tokens, states = found.capacity(budget).pools
+
+    assert states.units == 24
+    assert states.total_bytes == 25 * 153_944_064
+    assert tokens.units == (budget - states.total_bytes) // 65_536
+
+
+def test_states_keep_the_memory_ratio() -> None:
+    """Nine parts to ten; the padding slot is paid for, the padding page is not."""
+    found = _plan("qwen3.5-27b", {"mamba_full_memory_ratio": 0.5})
+    budget = 30 * 2**30
+    tokens, states = found.capacity(budget).pools
+    each = states.unit_bytes
+
+    assert states.units == (budget / 3 - each) // each
+    assert tokens.units == (budget - states.total_bytes) // 65_536
+    assert tokens.total_bytes == (tokens.units + 1) * 65_536
+
+
+def test_states_in_other_dtypes() -> None:
+    """A convolution is in bfloat16 whatever the model dtype; recurrent states as asked."""
+    plain = _pool(_plan("qwen3.5-27b"), "states").unit_bytes
+    half = _pool(_plan("qwen3.5-27b", {"mamba_ssm_dtype": "bfloat16"}), "states").unit_bytes
+    recurrent = 48 * 48 * 128 * 128 * 4
+
+    assert plain - half == recurrent // 2
+    assert _plan("granite-4.0-h-small").rank.groups()[1].payload["recurrent"] == (
+        36 * 128 * 64 * 128 * 4
+    )
+
+
+def test_proposed_states() -> None:
+    """Four verified tokens: a recurrent state each, and a window that they share."""
+    found = _plan(
+        "qwen3.5-27b", num_speculative_tokens=3, max_num_seqs=16, enable_prefix_caching=False
+    )
+    proposed = _pool(found, "proposed states")
+    conv, recurrent = 48 * 10_240 * 2, 48 * 48 * 128 * 128 * 4
+
+    assert proposed.unit_bytes == 4 * recurrent + conv * (4 + 3 - 1)
+    budget = 30 * 2**30
+    tokens, states, made, draft = found.capacity(budget).pools
+    assert (states.units, made.units) == (16, 16)
+    # What a proposed token is charged is a whole state, its window not shared.
+    charged = 17 * states.unit_bytes + 17 * 4 * states.unit_bytes
+    assert tokens.units == (budget - charged) // (65_536 + 65_536 // 16)
+    assert draft.units == tokens.units
+
+
+def test_windows_only_where_sglang_has_a_pool_for_them() -> None:
+    """Gemma 3's windows keep every token, gpt-oss's have a pool of four fifths of the tokens."""
+    gemma, oss = _plan("gemma-3-27b"), _plan("gpt-oss-20b")
+    plain = _plan("gpt-oss-20b", {"disable_hybrid_swa_memory": True})
+
+    assert [pool.name for pool in gemma.rank.pools] == ["tokens"]
+    assert [pool.name for pool in plain.rank.pools] == ["tokens"]
+    full, window = oss.capacity(20 * 2**30).pools
+    assert window.units == int(full.units * 0.8)
+    assert gemma.wastes(5000).retention_bytes > 0
+    assert any("52 layers with a window keep every token" in note for note in gemma.notes)
+
+
+def test_a_model_without_attention() -> None:
+    found = _plan("falcon-mamba-7b")
+
+    assert found.block_size is None
+    assert [pool.name for pool in found.rank.pools] == ["states"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "context", "asked", "states", "requests"),
+    [
+        (400_000, 131_072, None, None, 2048),
+        (10**7, 8192, None, None, 4096),
+        (600_000, 128_000, None, None, 2400),
+        (1000, 8192, None, None, 500),
+        (400_000, 8192, 128, None, 128),
+        (400_000, 8192, 128, 26, 26),
+    ],
+)
+def test_requests_at_once(
+    tokens: int, context: int, asked: int | None, states: int | None, requests: int
+) -> None:
+    assert requests_at_once(tokens, context, asked, states) == requests
+
+
+def test_the_request_table_is_beside_the_budget() -> None:
+    """And has rows for proposed tokens, in whole pages."""
+    plain = _plan("llama-3.1-8b")
+    draft = _plan("deepseek-v3", gpu="b200", num_speculative_tokens=3)
+
+    assert plain.rank.outside_bytes == table_bytes(2048, 131_072 + 4)
+    assert plain.capacity(2**30).kv_cache_tokens == 2**30 // 131_072
+    # Pages of 64: twice the four tokens of a step and 63 more.
+    assert draft.rank.outside_bytes == table_bytes(48, 163_840 + 2 * 4 + 63)
+
+
+def test_default_fraction() -> None:
+    """512 MiB, 1.5 MiB a token of a chunk, the ranks, and the graphs are kept back."""
+    reserved = 512 + 8192 * 1.5 + 1 / 8 * 1024 + 256 * 2 + 58 * 8
+    memory = 85_520_809_984 / 2**20
+
+    assert default_chunk(_H100) == 8192
+    assert default_fraction(_H100, tp=1, pp=1, chunk=8192) == round(1 - reserved / memory, 3)
+    eager = default_fraction(_H100, tp=1, pp=1, chunk=2048, graphs=False)
+    assert eager == round(1 - 10 * 1024 / memory, 3)
+
+
+def test_cache_bytes() -> None:
+    total = 80 * 2**30
+
+    assert cache_bytes(64 * 2**30, total, 0.875) == 54 * 2**30
+    assert cache_bytes(64 * 2**30, total, 0.875, multimodal_mib=1024) == 53 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "settings", "message"),
+    [
+        ("llama-3.1-8b", {"page_sise": 1}, {}, "unknown SGLang setting 'page_sise'"),
+        ("llama-3.1-8b", {"page_size": 0}, {}, "page_size is 0"),
+        ("llama-3.1-8b", {"page_size": 16}, {"block_size": 32}, "contradict"),
+        ("llama-3.1-8b", {"swa_full_tokens_ratio": 1.5}, {}, "at most 1"),
+        ("llama-3.1-8b", {"disable_radix_cache": "no"}, {}, "neither true nor false"),
+        ("llama-3.1-8b", {}, {"gpu_memory_utilization": 0.9}, "no gpu_memory_utilization"),
+        ("llama-3.1-8b", {}, {"num_gpu_blocks_override": 9}, "no num_gpu_blocks_override"),
+        ("llama-3.1-8b", {}, {"kv_cache_dtype": "q8_0"}, "KV cache dtype"),
+        ("llama-3.1-8b", {}, {"kv_cache_dtype": "nvfp4"}, "reads no nvfp4"),
+        ("llama-3.1-8b", {}, {"kv_cache_dtype": "mxfp8"}, "on Blackwell alone"),
+        ("llama-3.1-8b", {}, {"gpu": "mi300x"}, "no CUDA card"),
+        ("llama-3.1-8b", {}, {"engine_version": "0.4.9"}, "is not known"),
+        ("llama-3.1-8b", {}, {"num_speculative_tokens": 3}, "no layers that propose"),
+        ("deepseek-v3", {}, {"kv_cache_dtype": "mxfp8", "gpu": "b200"}, "no mxfp8 cache for MLA"),
+        ("deepseek-v3.2", {}, {"kv_cache_dtype": "fp8_e5m2"}, "for sparse attention"),
+        ("deepseek-v4-flash", {}, {}, "compressed attention"),
+        ("minimax-m3", {}, {}, "sparse attention are not modelled"),
+        ("rwkv-5-world-3b", {}, {}, "does not serve models with rwkv"),
+        ("jamba-v0.1", {}, {}, "keeps no states of JambaForCausalLM"),
+        ("gpt-oss-20b", {}, {"tensor_parallel_size": 16, "decode_context_parallel_size": 2},
+         "of windows and states"),
+        ("gpt-oss-20b", {}, {"kv_cache_dtype": "fp4_mx_block16"}, "beside states or windows"),
+        ("qwen3.5-27b", {"page_size": 64, "mamba_radix_cache_strategy": "no_buffer"}, {},
+         "pages of one token"),
+        ("falcon-mamba-7b", {"mamba_radix_cache_strategy": "extra_buffer"}, {}, "extra slots"),
+        ("deepseek-v3", {"enable_dp_attention": True, "dp_size": 3},
+         {"tensor_parallel_size": 8}, "does not divide"),
+    ],
+)  # fmt: skip
+def test_refused(name: str, args: dict[str, Any], settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(KvcalcError, match=message):
+        _plan(name, args, **settings)
+
+
+def test_layers_of_two_shapes_are_refused() -> None:
+    from kvcalc.engines import plan
+
+    runs = tuple(
+        LayerRun(count=2, caches=(FullAttention(num_kv_heads=heads, head_dim=64),))
+        for heads in (2, 4)
+    )
+    model = ModelSpec(name="mixed", dtype="bfloat16", num_hidden_layers=4, layers=runs)
+
+    with pytest.raises(KvcalcError, match="in one shape"):
+        plan(model, Deployment(engine="sglang"))
+
+
+def test_every_model_with_tracked_states_is_served() -> None:
+    assert "Qwen3_5ForConditionalGeneration" in EXTRA_BUFFER
+    for gpu in ("h100-80gb", "b200"):
+        for name in ("qwen3.5-27b", "nemotron-3-nano-30b-a3b", "lfm2-1.2b", "kimi-k3"):
+            found = _plan(name, gpu=gpu)
+            for n in (1, 100, 5000):
+                wastes = found.wastes(n)
+                assert wastes.reserved_bytes == found.bytes_held(n)
