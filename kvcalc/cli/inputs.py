@@ -230,14 +230,18 @@ def _shape(named: Sequence[str], values: Values) -> ModelSpec:
 
 
 def deployments(
-    values: Values, notes: list[str], *, default_max: int | None = None
+    values: Values, notes: list[str], *, default_max: int | None = None, several: bool = False
 ) -> list[Deployment]:
-    """Return one deployment a KV cache dtype and block size.
+    """Return one deployment an engine, KV cache dtype and block size.
 
     Args:
         values: what was given.
         notes: a line is added for a default that was taken.
         default_max: the longest sequence when none was given; None for the model's own.
+        several: several engines may be named.
+
+    Raises:
+        UsageError: several engines where one answers.
     """
     longest = tokens(values, "max")
     if longest is None and default_max is not None:
@@ -247,14 +251,14 @@ def deployments(
         values.at("block", lambda given=given: _whole(given))  # type: ignore[misc]  # its default
         for given in values["block"] or ()
     ]
-    engine = values.at("engine", lambda: known_engine(_or(values, "engine", "none")))
+    engines = _engines(values, several=several)
     gpu = _gpu(values)
-    if gpu is not None and engine == "none":
+    if gpu is not None and engines == ["none"]:
         notes.append(f"engine none does not depend on the card ({gpu.name})")
     dtype = _or(values, "dtype", "auto")
     if dtype != "auto":
         values.at("dtype", lambda: element_bytes(dtype))
-    if engine == "none" and values["engine_version"] is not None:
+    if engines == ["none"] and values["engine_version"] is not None:
         raise UnsupportedError(
             "engine none has no engine_version",
             hint="leave it out, or name the engine it belongs to",
@@ -262,12 +266,14 @@ def deployments(
         )
     tp, pp, dp, dcp = (number(values, short) or 1 for short, _ in _PARALLEL)
     settings = _engine_settings(values)
+    arguments = {engine: _engine_arguments(values, engine, engines) for engine in engines}
     return [
         values.at(
             "dcp",  # the one setting whose value depends on another's
-            lambda block=block, cache_dtype=cache_dtype: Deployment(  # type: ignore[misc]  # theirs
+            lambda engine=engine, block=block, cache_dtype=cache_dtype: Deployment(  # type: ignore[misc]  # theirs
                 engine=engine,
-                engine_version=values["engine_version"],
+                engine_args=arguments[engine],
+                engine_version=None if engine == "none" else values["engine_version"],
                 gpu=gpu,
                 dtype=dtype,
                 kv_cache_dtype=cache_dtype,
@@ -280,9 +286,79 @@ def deployments(
                 **settings,
             ),
         )
+        for engine in engines
         for cache_dtype in cache_dtypes(values)
         for block in dict.fromkeys(blocks or [None])
     ]
+
+
+def _engines(values: Values, *, several: bool) -> list[str]:
+    """Return the engines asked for, each once."""
+    given = values["engine"] or ("none",)
+    found = [values.at("engine", lambda name=name: known_engine(name)) for name in given]  # type: ignore[misc]  # its default
+    found = list(dict.fromkeys(found))
+    if len(found) > 1 and not several:
+        raise UsageError(
+            f"several engines: {', '.join(found)}",
+            hint="name one here; kvcalc plan puts several side by side",
+            where=values.places["engine"],
+        )
+    return found
+
+
+_OWN_FLAGS = {"ctx_size": "llama.cpp", "parallel": "llama.cpp"}
+"""Options that are settings of one engine, in its spelling."""
+
+
+def _engine_arguments(
+    values: Values, engine: str, engines: Sequence[str]
+) -> dict[str, str | int | float | bool | None]:
+    """Return the settings in an engine's own spelling, of KEY=VALUE or NAME:KEY=VALUE.
+
+    Raises:
+        InvalidValueError: something else.
+        UsageError: a key without a name where several engines are asked.
+    """
+    found: dict[str, str | int | float | bool | None] = {}
+    for name, owner in _OWN_FLAGS.items():
+        if values[name] is not None and (engine == owner or owner not in engines):
+            found[name] = number(values, name)
+    for given in values["engine_arg"] or ():
+        key, equals, value = str(given).partition("=")
+        owner, colon, own = key.partition(":")
+        if not equals or not key:
+            raise InvalidValueError(
+                f"{_cut(str(given))!r} is no KEY=VALUE",
+                hint="write a setting such as page_size=64",
+                where=values.places["engine_arg"],
+            )
+        if not colon and len(engines) > 1:
+            raise UsageError(
+                f"{_cut(key)} of which engine?",
+                hint=f"write {engines[0]}:{_cut(str(given))}",
+                where=values.places["engine_arg"],
+            )
+        if not colon or owner == engine:
+            found[own if colon else key] = _typed(value)
+        elif owner not in engines:
+            raise UsageError(
+                f"{_cut(owner)!r} is none of the engines asked: {', '.join(engines)}",
+                hint="name one of them before the colon",
+                where=values.places["engine_arg"],
+            )
+    return found
+
+
+def _typed(text: str) -> str | int | float | bool:
+    """Return a value as the number, truth value or text that it reads as."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _gpu(values: Values) -> GpuSpec | None:
@@ -470,6 +546,7 @@ def echo(values: Values, plans: Sequence[CachePlan] = ()) -> dict[str, Any]:
     resolved: dict[str, Any] = {
         "models": list(dict.fromkeys(plan.model for plan in plans)),
         "engine": plans[0].engine,
+        "engines": list(dict.fromkeys(plan.engine for plan in plans)),
         "kv_cache_dtype": list(dict.fromkeys(plan.kv_cache_dtype for plan in plans)),
         "block_size": list(dict.fromkeys(plan.block_size for plan in plans)),
         "max_model_len": list(dict.fromkeys(plan.max_model_len for plan in plans)),

@@ -128,8 +128,9 @@ MODEL: OptionGroup = (
 )  # fmt: skip
 
 DEPLOYMENT: OptionGroup = (
-    text("engine", "--engine", help="Whose rules: none (the model's own arithmetic) or vllm.",
-         panel=_D, metavar="NAME"),
+    text("engine", "--engine", panel=_D, metavar="NAME", many=True,
+         help="Whose rules: none (the model's own arithmetic), vllm, sglang, llama.cpp, ...;"
+         " several with plan."),
     text("engine_version", "--engine-version", help="Which version's rules.", panel=_D,
          metavar="VERSION"),
     text("kv_cache_dtype", "--kv-cache-dtype",
@@ -174,6 +175,13 @@ ENGINE: OptionGroup = (
          help="How tokens are proposed: mtp, ngram, eagle, eagle3 or draft_model."),
     text("num_speculative_tokens", "--num-speculative-tokens", panel=_E, metavar="N",
          help="Tokens proposed ahead."),
+    text("ctx_size", "--ctx-size", "-c", panel=_E, metavar="TOKENS",
+         help="llama.cpp: cells of all sequences together."),
+    text("parallel", "--parallel", "-np", panel=_E, metavar="N",
+         help="llama.cpp: sequences at once."),
+    text("engine_arg", "--engine-arg", panel=_E, metavar="KEY=VALUE", env=False, many=True,
+         help="A setting in the engine's own spelling, such as mem_fraction_static=0.8; repeatable."
+         " With several engines: NAME:KEY=VALUE."),
     text("draft_model", "--draft-model", panel=_E, metavar="MODEL",
          help="The model that proposes them: a preset, config.json, folder or hf:ORG/NAME."),
 )  # fmt: skip

@@ -43,7 +43,7 @@ def run(values: Values) -> None:
     notes: list[str] = []
     models = inputs.models(values, notes)
     memory = _memory(values)
-    deployed = inputs.deployments(values, notes)
+    deployed = inputs.deployments(values, notes, several=True)
     plans = inputs.plans(models, deployed, notes, tell=False)
     results = []
     for found in plans:

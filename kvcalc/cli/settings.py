@@ -36,6 +36,8 @@ SETTINGS = {
     "speculative_method": "speculative_method",
     "num_speculative_tokens": "num_speculative_tokens",
     "draft_model": "draft_model",
+    "ctx_size": "ctx_size",
+    "parallel": "parallel",
     "kv_memory": "kv_memory",
     "kv_cache_memory_bytes": "kv_memory",
     "lengths": "lengths",
@@ -53,7 +55,7 @@ SETTINGS = {
 }
 """Key of a settings file -> the option's parameter."""
 
-_REPEATABLE = {"preset", "block", "kv_cache_dtype"}
+_REPEATABLE = {"preset", "block", "kv_cache_dtype", "engine"}
 _LISTS = {*_REPEATABLE, "lengths"}
 
 SWITCHES = ("enable_prefix_caching", "async_scheduling", "disable_hybrid_kv_cache_manager")

@@ -75,6 +75,7 @@ class Group(Value, frozen=True, kw_only=True):
         also: rows of further layers in the same units, which fill them at another rate (a cache
             with one entry for many tokens); their rules hand out as many units as `rule`.
         block_size: tokens of a sequence that a unit stands for; None where it stands for none.
+        page_bytes: bytes of a unit of one layer, where all its layers have the same.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Group(Value, frozen=True, kw_only=True):
     lookahead_bytes: NonNegative = 0
     also: tuple[Rows, ...] = ()
     block_size: Positive | None = None
+    page_bytes: Positive | None = None
 
     def __post_init__(self) -> None:
         if self.content_bytes > self.unit_bytes:

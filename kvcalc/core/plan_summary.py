@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kvcalc.core.capacity import capacity
 from kvcalc.core.plan import CachePlan, Group
 from kvcalc.core.results import PlanGroup, PlanRank, PlanSummary, StartUp, Totals
@@ -34,8 +36,10 @@ def summarise(
         for group in pool.groups
     )
     start_up = None
+    notes = plan.notes
     if sized or kv_cache_bytes is not None:
         start_up = _start_up(plan, kv_cache_bytes, log)
+        notes = (*_of_size(plan, start_up), *notes)
     return PlanSummary(
         model=plan.model,
         engine=plan.engine,
@@ -61,7 +65,7 @@ def summarise(
             for r in plan.ranks
         ),
         start_up=start_up,
-        notes=plan.notes,
+        notes=notes,
         unsupported=plan.unsupported,
         convention=plan.convention,
         source=plan.source,
@@ -75,6 +79,7 @@ def _group(pool: str, group: Group, tokens: int) -> PlanGroup:
         layers=group.layers,
         block_size=_tokens_a_unit(group),
         keeps=" or ".join(dict.fromkeys(_keeps(rows.rule) for rows in group.rows)),
+        page_bytes=group.page_bytes,
         group_bytes=group.unit_bytes,
         content_bytes=group.content_bytes,
         units_held=group.rule.held(tokens),
@@ -119,6 +124,22 @@ def _keeps(rule: Rule) -> str:
             return newest if rest else f"every token, settled {format_count(step)} at a time"
         case Whole(slots=slots):
             return f"{format_count(slots)} slots, whole"
+
+
+def _of_size(plan: CachePlan, start: StartUp) -> Iterator[str]:
+    """Yield what a cache of that size means and its figures alone do not say."""
+    if start.fits and not start.max_sequences:
+        yield (
+            f"it starts, and never has room for a sequence of {format_count(plan.max_model_len)}:"
+            " blocks that no sequence can have are counted in the start-up check"
+        )
+    fixed = [pool.total_bytes(pool.units) for pool in plan.rank.pools if pool.units is not None]
+    given = start.kv_cache_bytes
+    if given is not None and sum(fixed) > given:
+        yield (
+            f"the blocks that are set come to {format_count(sum(fixed))} B, more than the"
+            f" {format_count(given)} B given: allocating them would fail"
+        )
 
 
 def _start_up(plan: CachePlan, kv_cache_bytes: int | None, log: tuple[str, ...]) -> StartUp:

@@ -384,6 +384,7 @@ class PlanGroup(Value, frozen=True, kw_only=True):
         layers: layers of the model in it, on this rank.
         block_size: tokens of a sequence that a unit stands for; None where it stands for none.
         keeps: which tokens a unit is held for, in words.
+        page_bytes: bytes of a unit of one layer; None where its layers differ, or have no page.
         group_bytes: bytes of one unit of these layers; the pool's unit is as wide as the widest
             group's.
         content_bytes: the same without widened pages.
@@ -396,6 +397,7 @@ class PlanGroup(Value, frozen=True, kw_only=True):
     layers: int
     block_size: int | None
     keeps: str
+    page_bytes: int | None
     group_bytes: int
     content_bytes: int
     units_held: int

@@ -347,15 +347,22 @@ def _plan_groups(groups: Sequence[PlanGroup]) -> Grid:
                 f"{each}{group.layers}",
                 group.keeps,
                 _maybe(group.block_size),
-                format_count(group.group_bytes),
+                _page(group),
                 f"{each}{format_count(group.units_needed)}",
             )
         )
     if len({group.pool for group in groups}) == 1:  # units of two pools are no sum
         total = format_count(sum(group.units_needed for group in groups))
         rows.append(("a request", "", "", "", "", total))
-    columns = ("group", "layers", "keeps", "block", "B a block", "blocks")
+    columns = ("group", "layers", "keeps", "block", "page", "blocks")
     return Grid(columns, tuple(rows), text_columns=frozenset({2}))
+
+
+def _page(group: PlanGroup) -> str:
+    """Bytes of a block of one layer, or of all of them where they differ."""
+    if group.page_bytes is not None:
+        return format_count(group.page_bytes)
+    return f"{format_count(group.group_bytes)} in all"
 
 
 def _unnumbered(name: str) -> str:

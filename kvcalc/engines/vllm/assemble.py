@@ -142,6 +142,7 @@ def _group(name: str, members: _Staged, settings: Settings) -> Group:
         for role, size in placed.spec.payload:
             payload[role] = payload.get(role, 0) + count * size
     (rule, payload), *others = by_rule.items()
+    pages = {placed.spec.page for placed, _ in members}
     return Group(
         name=name,
         layers=layers,
@@ -151,6 +152,7 @@ def _group(name: str, members: _Staged, settings: Settings) -> Group:
         lookahead_bytes=proposed,
         also=tuple(Rows(rule=other, payload=rows) for other, rows in others),
         block_size=members[0][0].spec.block,
+        page_bytes=pages.pop() if len(pages) == 1 else None,
     )
 
 

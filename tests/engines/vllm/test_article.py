@@ -161,12 +161,12 @@ def test_notes_without_prefix_caching() -> None:
 
 def test_convention() -> None:
     assert _qwen("h100-80gb").convention == (
-        "8,192 tokens and 1,024 sequences a step on h100-80gb.",
+        "A step has 8,192 tokens and 1,024 sequences (`vllm serve` on h100-80gb, unless given).",
         "FlashAttention, FlashInfer, FlashMLA and DeepGEMM are installed, as in vLLM's images.",
         "Block 0 is the null block: it is logged and allocated, and never handed out.",
         (
-            "gpu_memory_utilization is 0.92 where it is not given; CUDA graphs are estimated and"
-            " taken off."
+            "Unless its bytes are given, the cache gets what is left of 0.92 of the card; CUDA"
+            " graphs are estimated and taken off."
         ),
     )
     assert _qwen("h100-80gb").unsupported == ()

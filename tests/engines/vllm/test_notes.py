@@ -108,8 +108,8 @@ CASES = {
         _QWEN3_NEXT._replace(gpu="a100-80gb"),
     ),
     "block of kernels": Case(
-        "blocks of 64 tokens: FLASH_ATTN_MLA_SPARSE and DEEPSEEK_V32_INDEXER read no smaller ones",
-        "read no smaller ones",
+        "blocks of 64 tokens: no smaller ones suit FLASH_ATTN_MLA_SPARSE and DEEPSEEK_V32_INDEXER",
+        "no smaller ones suit",
         Ask("deepseek-v3.2"),
         Ask("deepseek-v3.2").given(block_size=64),
     ),
@@ -237,6 +237,12 @@ CASES = {
         Ask(builders.model((4, (_ODD_WINDOW,)), (4, (FULL,)))),
         Ask(builders.model((4, (_WINDOW,)), (4, (FULL,)))),
     ),
+    "draft layer": Case(
+        "1 draft layer is kept too (mtp)",
+        "kept too",
+        _V3.given(speculative_method="mtp", num_speculative_tokens=1),
+        _V3.given(**NGRAM),
+    ),
     "draft layers": Case(
         "2 draft layers are kept too (mtp)",
         "are kept too",
@@ -268,12 +274,25 @@ CASES = {
         _V3.given(tensor_parallel_size=8, decode_context_parallel_size=4),
         _V3.given(tensor_parallel_size=8),
     ),
-    "stages": Case(
-        "stages of 11 + 11 + 10 layers have blocks of 720,896 / 720,896 / 655,360 B; the widest"
-        " decides how many there are, and the others leave memory unused",
-        "stages of 11 + 11 + 10 layers",
-        _LLAMA.given(pipeline_parallel_size=3),
+    "equal stages": Case(
+        "2 stages have blocks of 1,048,576 B each",
+        "stages have blocks of",
+        _LLAMA.given(pipeline_parallel_size=2),
         _LLAMA,
+    ),
+    "stages": Case(
+        "3 stages of 11 / 11 / 10 layers have blocks of 720,896 / 720,896 / 655,360 B; the widest"
+        " decides how many there are, and the others leave memory unused",
+        "the others leave memory unused",
+        _LLAMA.given(pipeline_parallel_size=3),
+        _LLAMA.given(pipeline_parallel_size=2),
+    ),
+    "many stages": Case(
+        "5 stages of 6 to 7 layers have blocks of 393,216 to 458,752 B; the widest decides how many"
+        " there are, and the others leave memory unused",
+        "stages of 6 to 7 layers",
+        _LLAMA.given(pipeline_parallel_size=5),
+        _LLAMA.given(pipeline_parallel_size=3),
     ),
     "fixed blocks": Case(
         "num_gpu_blocks_override: 1,000 blocks, whatever memory there is",
@@ -286,7 +305,7 @@ CASES = {
         " encoder's own length",
         "cross-attention layers",
         _WHISPER,
-        _LLAMA,
+        _WHISPER._replace(at="0.11.0"),
     ),
     # What is told on the way to a plan
     "dtype that layers do not heed": Case(

@@ -165,6 +165,30 @@ def test_pages_that_fit_no_whole_number_of_times_are_widened() -> None:
         assert found.rank.groups()[0].content_bytes == 4 * 40_960
 
 
+@pytest.mark.parametrize("at", ["0.26", "0.33"])
+def test_states_beside_a_wider_draft_layer(at: str) -> None:
+    """unify_kv_cache_spec_page_size: a state's page is widened, its block stays the length.
+
+    A token of the draft layer is twice as wide as the model's 4,096 B; a state with its room for
+    one proposed token is 3,227,648 B, so that blocks of 800 cover it.
+    """
+    spec = builders.model(*((3, (builders.GDN_27B,)), (1, (builders.FULL_27B,))) * 4)
+    wide = FullAttention(num_kv_heads=8, head_dim=256)
+    found = asked(
+        msgspec.structs.replace(spec, draft_layers=(LayerRun(count=1, caches=(wide,)),)),
+        at,
+        max_model_len=8192,
+        enable_prefix_caching=False,
+        speculative_method="mtp",
+        num_speculative_tokens=1,
+    )
+    state, *_, draft = found.rank.groups()
+
+    assert (state.block_size, state.unit_bytes) == (8192, 800 * 8192)
+    assert (draft.block_size, draft.unit_bytes) == (800, 800 * 8192)
+    assert found.block_size == 1600
+
+
 def test_latents_beside_windows_are_kept_whole() -> None:
     """_try_get_full_allocation_fallback_groups (0.27): one group, every layer every token."""
     latent = Mla(kv_lora_rank=512, qk_rope_head_dim=64)
@@ -331,6 +355,18 @@ def test_windows_keep_what_several_modules_read(
     )
 
     assert in_flight(found) == 2000 + extra
+
+
+@pytest.mark.parametrize(
+    ("at", "blocks"), [("0.10.2", 94), ("0.11.0", 94), ("0.11.2", 512), ("0.33", 512)]
+)
+def test_blocks_of_an_encoder(at: str, blocks: int) -> None:
+    """CrossAttentionSpec.max_memory_usage_bytes: 1,500 rows of Whisper, since 0.11.2 a step's."""
+    full, cross = asked("openai--whisper-tiny", at, max_model_len=448).rank.groups()
+
+    assert (full.name, full.rule.peak(448)) == ("full attention", 28)
+    assert (cross.name, cross.rule.peak(448)) == ("cross attention", blocks)
+    assert cross.rule.held(1) == 94
 
 
 @pytest.mark.parametrize(
@@ -525,6 +561,7 @@ def test_hybrids_of_0_9_find_no_block() -> None:
 @pytest.mark.parametrize(
     ("at", "model", "tp", "lookahead"),
     [
+        ("0.10.2", "qwen3-next-80b-a3b", 1, 12 * 2 * 8192 * 2),
         ("0.11.0", "qwen3-next-80b-a3b", 1, 12 * 2 * 8192 * 2),
         ("0.17.1", "nemotron-3-nano-30b-a3b", 1, 6 * 2 * 6144 * 2),
         ("0.26", _KIMI_LINEAR, 2, 0),
@@ -544,6 +581,18 @@ def test_dtype_of_gated_delta_nets(at: str, size: int) -> None:
     found = asked("qwen3-next-80b-a3b", at, max_model_len=8192, mamba_ssm_cache_dtype="float32")
 
     assert found.rank.groups()[0].payload["recurrent"] == 12 * 32 * 128 * 128 * size
+
+
+@pytest.mark.parametrize("at", ["0.10.1+v1", "0.10.2", "0.33"])
+def test_states_are_not_kept_in_the_cache_dtype(at: str) -> None:
+    """mamba_utils.py, MambaStateDtypeCalculator: since 0.10.1 fp8 does not shrink them."""
+    found = asked("granite-4.0-h-small", at, max_model_len=8192, kv_cache_dtype="fp8")
+
+    assert found.kv_cache_dtype == "fp8_e4m3"
+    assert found.rank.groups()[0].payload == {
+        "conv": 4 * 3 * 8448 * 2,
+        "recurrent": 4 * 128 * 64 * 128 * 2,
+    }
 
 
 @pytest.mark.parametrize(("at", "size"), [("0.12.0", 2), ("0.13.0", 4), ("0.20.0", 4)])
@@ -917,7 +966,10 @@ def test_batch_defaults(at: str, gpu: str, tokens: str, sequences: str) -> None:
     """engine/arg_utils.py: _set_default_args_v1, get_batch_defaults since 0.11.2."""
     found = asked("qwen3-0.6b", at, gpu, max_model_len=32768)
 
-    assert found.convention[0] == f"{tokens} tokens and {sequences} sequences a step on {gpu}."
+    assert found.convention[0] == (
+        f"A step has {tokens} tokens and {sequences} sequences (`vllm serve` on {gpu}, unless"
+        " given)."
+    )
 
 
 _SHORT: dict[str, Any] = {"max_num_seqs": 4, "max_model_len": 1024}
@@ -943,7 +995,7 @@ def test_batch_that_is_adjusted(
     """_set_default_max_num_seqs_and_batched_tokens_args; models/gemma4_mm.py."""
     found = asked(model, at, gpu, **settings)
 
-    assert found.convention[0] == f"{told} sequences a step on {gpu}."
+    assert found.convention[0].startswith(f"A step has {told} sequences ")
 
 
 _TAKEN_OFF = "CUDA graphs are estimated and taken off"
@@ -966,7 +1018,7 @@ def test_memory_of_the_card(at: str, share: str, graphs: str) -> None:
     found = asked("qwen3-0.6b", at, max_model_len=4096)
 
     assert found.convention[-1] == (
-        f"gpu_memory_utilization is {share} where it is not given; {graphs}."
+        f"Unless its bytes are given, the cache gets what is left of {share} of the card; {graphs}."
     )
 
 
@@ -1104,6 +1156,13 @@ def test_every_rule_changes_at_some_release() -> None:
 
     for field in Rules._fields:
         assert len({getattr(rules, field) for rules in compared}) > 1, field
+
+
+def test_overlap_by_default() -> None:
+    """config/vllm.py, __post_init__: since 0.14, before windows keep room for it."""
+    assert not rules_of(release("0.13.0")).async_scheduling
+    assert rules_of(release("0.14.0")).async_scheduling
+    assert rules_of(release("0.14.0")).batches(1, overlap=True, dense=True) == 1
 
 
 def test_rules_do_not_depend_on_how_a_version_is_spelled() -> None:
