@@ -12,5 +12,6 @@ COMMANDS = {
     "layers": "kvcalc.cli.layers",
     "presets": "kvcalc.cli.presets",
     "gpus": "kvcalc.cli.gpus",
+    "engines": "kvcalc.cli.engines",
     "schema": "kvcalc.cli.schema",
 }

@@ -13,6 +13,7 @@ __all__ = [
     "Comparison",
     "Concurrency",
     "ContiguousRequest",
+    "EngineSummary",
     "FileFault",
     "Fragmentation",
     "Growth",
@@ -247,6 +248,14 @@ class LayerDiff(Value, frozen=True, kw_only=True):
     differences: tuple[LayerDifference, ...]
     bytes_per_token: tuple[int | None, int | None]
     state_bytes: tuple[int, int]
+
+
+class EngineSummary(Value, frozen=True, kw_only=True):
+    """An engine: the versions whose rules are followed, and how they were checked."""
+
+    name: str
+    follows: str
+    checked: str
 
 
 class PresetSummary(Value, frozen=True, kw_only=True):

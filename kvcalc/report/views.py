@@ -8,6 +8,7 @@ from typing import Any
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.results import (
     Comparison,
+    EngineSummary,
     FileFault,
     Fragmentation,
     Growth,
@@ -291,6 +292,38 @@ def _bounds(group: Sequence[Comparison], size: _Size) -> Text:
 # --------------------------------------------------------------------- plan
 
 
+def _plans(results: Sequence[PlanSummary], size: _Size) -> list[Block]:
+    """Show each plan; those of several engines side by side before."""
+    blocks: list[Block] = []
+    if len({result.engine for result in results}) > 1:
+        blocks = [Heading("side by side"), _side_by_side(results, size)]
+    return blocks + [block for result in results for block in _plan(result, size)]
+
+
+def _side_by_side(results: Sequence[PlanSummary], size: _Size) -> Grid:
+    models = {result.model for result in results}
+    heads = [r.engine if len(models) == 1 else f"{r.model}, {r.engine}" for r in results]
+    rows: list[tuple[str, ...]] = []
+
+    def row(label: str, cells: Sequence[str]) -> None:
+        if any(cell != _NONE for cell in cells):
+            rows.append((label, *cells))
+
+    row("KV cache dtype", [r.kv_cache_dtype for r in results])
+    row("block", [_maybe(r.block_size) for r in results])
+    row("longest sequence", [format_count(r.max_model_len) for r in results])
+    row("it needs", [size(r.needed_bytes) for r in results])
+    row("  used", [size(r.request.used_bytes) for r in results])
+    for name in WASTE_NAMES:
+        parts = [getattr(r.request.waste, f"{name}_bytes") for r in results]
+        row("  " + name.replace("_", " "), [size(part) if part else _NONE for part in parts])
+    starts = [r.start_up for r in results]
+    row("tokens", [_NONE if s is None else format_count(s.kv_cache_tokens) for s in starts])
+    row("sequences", [_NONE if s is None else f"{s.max_concurrency:.2f} x" for s in starts])
+    row("whole ones", [_NONE if s is None else format_count(s.max_sequences) for s in starts])
+    return Grid(("", *heads), tuple(rows))
+
+
 def _plan(result: PlanSummary, size: _Size) -> list[Block]:
     version = f" {result.engine_version}" if result.engine_version else ""
     heading = (
@@ -543,6 +576,11 @@ def _gpus(results: Sequence[GpuSpec], size: _Size) -> list[Block]:
     return [Grid(columns, rows, text_columns=frozenset({1, 3}))]
 
 
+def _engines(results: Sequence[EngineSummary]) -> list[Block]:
+    rows = tuple((engine.name, engine.follows, engine.checked) for engine in results)
+    return [Grid(("engine", "follows", "checked against"), rows, text_columns=frozenset({1, 2}))]
+
+
 def _presets(results: Sequence[PresetSummary], size: _Size) -> list[Block]:
     rows = tuple(
         (
@@ -616,11 +654,12 @@ def _each(show: Callable[[Any, _Size], list[Block]]) -> _View:
 _VIEWS: dict[type, _View] = {
     PerToken: _per_token,
     Comparison: _comparisons,
-    PlanSummary: _each(_plan),
+    PlanSummary: _plans,
     Fragmentation: _each(_fragmentation),
     LayerMap: _each(_unsized(_layer_map)),
     LayerDiff: _each(_unsized(_layer_diff)),
     GpuSpec: _gpus,
+    EngineSummary: _unsized(_engines),
     PresetSummary: _presets,
     PresetDetail: _each(_unsized(_preset)),
     FileFault: _unsized(_faults),

@@ -11,6 +11,7 @@ from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.layers import MAX_LAYERS, Cache
 from kvcalc.core.results import (
     Comparison,
+    EngineSummary,
     FileFault,
     Fragmentation,
     LayerDiff,
@@ -34,6 +35,7 @@ _RESULTS = {
     "layers": LayerMap,
     "layers-diff": LayerDiff,
     "gpus": GpuSpec,
+    "engines": EngineSummary,
     "presets-list": PresetSummary,
     "presets-show": PresetDetail,
     "presets-validate": FileFault,

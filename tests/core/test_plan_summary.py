@@ -77,6 +77,7 @@ def test_qwen35_27b_in_vllm() -> None:
         layers=16,
         block_size=None,
         keeps="3 states",
+        page_bytes=None,
         group_bytes=16 * 832 * 4096,
         content_bytes=16 * 3_207_168,
         units_held=3,

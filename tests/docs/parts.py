@@ -164,6 +164,34 @@ def vllm_rows() -> str:
     return table(("vLLM", "card", *heads), [*rows, ("all", "", *total)])
 
 
+def engine_rows() -> str:
+    """Return how many answers of the other engines are equal."""
+    from tests.engines.llamacpp.tally import tally
+    from tests.engines.lmdeploy.tally import tallies as of_lmdeploy
+    from tests.engines.sglang.tally import tallies as of_sglang
+    from tests.engines.transformers.tally import tallies as of_transformers
+
+    def counted(each: Iterable[Any]) -> tuple[int, int, int, int]:
+        tallies = list(each)
+        return (
+            sum(t.answers for t in tallies),
+            sum(t.refusals for t in tallies),
+            sum(len(t.wrong) for t in tallies),
+            sum(sum(t.left_out.values()) for t in tallies),
+        )
+
+    pools = list(of_sglang().values())
+    wrong, left = sum(len(t.wrong) for t in pools), sum(t.left_out for t in pools)
+    lines = {
+        "llama.cpp": counted([tally()]),
+        "lmdeploy": counted(of_lmdeploy().values()),
+        "sglang": (sum(t.equal for t in pools), 0, wrong, left),
+        "transformers": counted(of_transformers().values()),
+    }
+    rows = [(name, *(f"{n:,}" for n in line)) for name, line in lines.items()]
+    return table(("engine", "equal", "refused by both", "different", "left out"), rows)
+
+
 def vllm_left_out() -> str:
     """Return why answers are left out, and how many."""
     from tests.engines.vllm.tally import FILES, tallies

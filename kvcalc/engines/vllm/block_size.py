@@ -126,6 +126,8 @@ def _kernel_step(first: Attention, backends: list[Backend], block: int, settings
     if settings.rules.aligns == "kernels":
         return max(backends[0].smallest, block)
     blackwell = settings.card.family == BLACKWELL and settings.release.line < (0, 18)
+    if settings.release.line < (0, 13):
+        blackwell = settings.card.capability == (10, 0)
     if blackwell and settings.release.number >= (0, 11, 2):
         backend = (settings.attention_backend or "FLASHINFER").upper()
         if getattr(first.cache, "head_dim", 0) == _FLASHINFER_WIDE and backend == "FLASHINFER":

@@ -53,7 +53,7 @@ _KV_DTYPES = (
 """vLLM 0.33 config/cache.py, CacheDType, ROCm's own formats apart."""
 
 _DTYPE_SINCE = {
-    "bfloat16": (0, 11, 0), "float16": (0, 18, 0), "fp8_inc": (0, 10, 0), "fp8_ds_mla": (0, 11, 0),
+    "bfloat16": (0, 11, 0), "float16": (0, 18, 0), "fp8_inc": (0, 10, 0), "fp8_ds_mla": (0, 11, 2),
     "nvfp4": (0, 20, 0), "nvfp4_4over6": (0, 28, 0), "nvfp4_ds_mla": (0, 30, 0),
     "fp8_per_token_head": (0, 20, 0), "int8_per_token_head": (0, 20, 0),
     "int4_per_token_head": (0, 25, 0), "turboquant_k8v4": (0, 20, 0),
@@ -181,7 +181,8 @@ def _told_by_model(name: str, model: ModelSpec, card: Card, wanted: Release) -> 
     if model.architecture == "DeepseekV32ForCausalLM":
         if name == "bfloat16":
             return "auto"
-        if name == "auto" and wanted.line == (0, 11) and wanted.patch < _V32_PLAIN:
+        first = name == "auto" and wanted.line == (0, 11) and wanted.patch < _V32_PLAIN
+        if first or (name.startswith("fp8") and wanted.line <= (0, 17)):
             return "fp8_ds_mla"
     return name
 

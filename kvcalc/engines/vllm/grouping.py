@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.units import cdiv, format_count
 from kvcalc.engines.vllm.rules import Rules
-from kvcalc.engines.vllm.specs import Placed
+from kvcalc.engines.vllm.specs import Placed, Spec
 
 __all__ = ["Grouping", "group_layers"]
 
@@ -166,11 +166,11 @@ def _with_equal_pages(specs: list[Placed], rules: Rules) -> tuple[list[Placed], 
         spec = p.spec
         if spec.page == largest:
             pass
-        elif spec.kind == "state" and rules.pads_pages != "nothing":
+        elif spec.kind == "state" and "state" in rules.pads_pages:
             spec = spec._replace(page=largest)
         elif largest % spec.page == 0:
             spec = spec.with_block(spec.block * (largest // spec.page))._replace(page=largest)
-        elif spec.kind in ("mla", "window_mla") or rules.pads_pages != "all":
+        elif _page_kind(spec) not in rules.pads_pages:
             raise UnsupportedError(
                 f"pages of {format_count(spec.page)} B cannot be made {format_count(largest)} B,"
                 " another layer's",
@@ -180,6 +180,13 @@ def _with_equal_pages(specs: list[Placed], rules: Rules) -> tuple[list[Placed], 
             spec, padded = spec._replace(page=largest), True
         equal.append(p._replace(spec=spec))
     return equal, padded
+
+
+def _page_kind(spec: Spec) -> str:
+    """Name a spec as rules.pads_pages does."""
+    if spec.kind == "state":
+        return "state"
+    return "mla" if spec.kind in ("mla", "window_mla") else "heads"
 
 
 def _of_equal_size(specs: list[Placed], rules: Rules, *, padded: bool) -> Grouping:

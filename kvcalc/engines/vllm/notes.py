@@ -107,7 +107,7 @@ def _states(layers: Layers, settings: Settings) -> Iterator[str]:
 def _windows(grouping: Grouping, settings: Settings) -> Iterator[str]:
     limits: dict[tuple[str, int, int], None] = {}
     for members in grouping.groups:
-        spec = members[0].spec
+        spec = next((p.spec for p in members if p.spec.keeps_all), members[0].spec)
         if spec.keeps_all:
             yield (
                 f"layers with a {'chunk' if spec.kind == 'chunk' else 'window'} of"

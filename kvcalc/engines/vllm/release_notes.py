@@ -85,9 +85,12 @@ def release_convention(settings: Settings) -> Iterator[str]:
     at = settings.release
     compared = [release(name) for name in COMPARED.split()]
     if at.number not in {other.number for other in compared}:
-        before = [other for other in compared if other.number < at.number]
-        earlier = f"those of {before[-1]}" if before else f"those of {compared[0]}"
-        yield f"The sources of {at} were not compared: its rules are taken to be {earlier}."
+        near = [
+            *[other for other in compared if other.number < at.number][-1:],
+            *[other for other in compared if other.number > at.number][:1],
+        ]
+        told = " and ".join(str(other) for other in near)
+        yield f"The sources of {at} were not compared: its rules were told from those of {told}."
     if at.line < NEWEST.line:
         yield f"Kernels are chosen as {NEWEST} chooses them, but for the rules known of {at}."
     yield _memory(settings)

@@ -38,13 +38,15 @@ class Rules(NamedTuple):
             times the smallest, else as the smallest (None: always the smallest).
         uniform_type: layers with pages of several sizes make one group if they hold equal tokens.
         page_unification: blocks of several sizes make pages equal; otherwise pages must be.
-        pads_pages: what is widened where no whole number of times fits: nothing, states, all.
+        pads_pages: what is widened where no whole number of times fits: layers with K and V by
+            head, MLA (0.24 to 0.28, whose backends index by the block's stride), states.
         full_fallback: MLA beside windows that cannot be made equal is kept whole.
         steps_in_flight: windows keep room for all steps in flight; otherwise for one.
         async_scheduling: steps overlap unless told otherwise.
         runs_ahead: an asynchronous pipeline has one step more than stages in flight: for no model,
             for those that are dense (dense), for all.
-        ngram_overlaps: n-gram speculation leaves asynchronous scheduling on.
+        ngram_overlaps, drafts_overlap: n-gram speculation, a draft model leave asynchronous
+            scheduling on.
         retains_for_drafts: windows keep what several draft modules read again.
         window_block: tokens a block of a window layer: the cache's own, the smallest that its
             kernel reads, or the largest within the cache's own.
@@ -94,12 +96,13 @@ class Rules(NamedTuple):
     group_factor: float | None
     uniform_type: bool
     page_unification: bool
-    pads_pages: Literal["nothing", "states", "all"]
+    pads_pages: tuple[str, ...]
     full_fallback: bool
     steps_in_flight: bool
     async_scheduling: bool
     runs_ahead: Literal["none", "dense", "all"]
     ngram_overlaps: bool
+    drafts_overlap: bool
     retains_for_drafts: bool
     window_block: Literal["own", "smallest", "within"]
     state_blocks: Literal["one", "length", "modes"]
@@ -178,13 +181,17 @@ def rules_of(wanted: Release) -> Rules:
         group_factor=1.5 if since(18) else 1.25 if since(12) else None,
         uniform_type=since(11),
         page_unification=since(12),
-        pads_pages="all" if since(29) else "states" if since(26) else "nothing",
-        full_fallback=since(27),
+        pads_pages=(
+            ("heads", "state") if since(29) else ("heads", "mla", "state") if since(26)
+            else ("heads", "mla") if since(24) else ()
+        ),
+        full_fallback=since(29),
         # SlidingWindowSpec.max_memory_usage_bytes; config/vllm.py, max_in_flight_tokens
         steps_in_flight=since(26),
         async_scheduling=since(14),
         runs_ahead="all" if since(29) else "dense" if since(25) else "none",
         ngram_overlaps=since(33),
+        drafts_overlap=since(28),
         retains_for_drafts=since(28),
         # Attention.get_kv_cache_spec
         window_block="within" if since(30) else "smallest" if since(25) else "own",

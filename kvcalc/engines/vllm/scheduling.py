@@ -64,7 +64,10 @@ def overlaps(
         return deployment.async_scheduling
     if is_pooling(model):
         return False
-    if speculation is not None and speculation.method == "ngram" and not rules.ngram_overlaps:
+    method = speculation.method if speculation is not None else None
+    if method == "ngram" and not rules.ngram_overlaps:
+        return False
+    if method == "draft_model" and not rules.drafts_overlap:
         return False
     return rules.async_scheduling
 
@@ -98,7 +101,10 @@ def caches_prefixes(
     asked = deployment.enable_prefix_caching
     if not states:
         return True if asked is None else asked
-    if rules.prefix_caching in ("refused", "off") and asked:
+    if rules.prefix_caching == "off" and asked:
+        notes.append("this release caches no prefixes of models with states: turned off")
+        return False
+    if rules.prefix_caching == "refused" and asked:
         raise UnsupportedError(
             "this release of vLLM does not cache prefixes of models with states",
             hint="leave prefix caching off",

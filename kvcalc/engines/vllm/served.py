@@ -16,8 +16,10 @@ __all__ = ["check_served"]
 
 _UNTIL = {
     "AquilaForCausalLM": (0, 24), "AquilaModel": (0, 24), "ArcticForCausalLM": (0, 28),
-    "AyaVisionForConditionalGeneration": (0, 24), "BaiChuanForCausalLM": (0, 23),
-    "BaichuanForCausalLM": (0, 23), "BambaForCausalLM": (0, 23), "Grok1ForCausalLM": (0, 24),
+    "AyaVisionForConditionalGeneration": (0, 24), "BaiChuanForCausalLM": (0, 24),
+    "BaichuanForCausalLM": (0, 24), "BambaForCausalLM": (0, 23), "BartModel": (0, 10),
+    "BartForConditionalGeneration": (0, 10), "MBartForConditionalGeneration": (0, 10),
+    "Grok1ForCausalLM": (0, 24),
     "Grok1ModelForCausalLM": (0, 24), "InternLMForCausalLM": (0, 23), "MPTForCausalLM": (0, 28),
     "MiniMaxForCausalLM": (0, 23), "MiniMaxM1ForCausalLM": (0, 23),
     "MiniMaxText01ForCausalLM": (0, 23), "MiniMaxVL01ForConditionalGeneration": (0, 23),
@@ -28,9 +30,9 @@ _UNTIL = {
 """Architecture -> the last release line that serves it."""
 
 _NEVER = (
-    "BailingMoeLinearV2ForCausalLM", "BartForConditionalGeneration", "BartModel",
+    "BailingMoeLinearV2ForCausalLM",
     "HunYuanForCausalLM", "LlavaLlamaForCausalLM", "LlavaLlamaModel", "LlavaMistralForCausalLM",
-    "LlavaQwenForCausalLM", "MBartForConditionalGeneration", "MT5ForConditionalGeneration",
+    "LlavaQwenForCausalLM", "MT5ForConditionalGeneration",
     "MiniMaxM3ForCausalLM", "OpenELMForCausalLM", "RWKV7ForCausalLM", "RecurrentGemmaForCausalLM",
     "Rwkv5ForCausalLM", "Rwkv6ForCausalLM", "RwkvForCausalLM", "Step3p7FlashForCausalLM",
     "T5ForConditionalGeneration", "UMT5ForConditionalGeneration", "YuanForCausalLM",

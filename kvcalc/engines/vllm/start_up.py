@@ -17,6 +17,9 @@ _SWAP = 4 * _GIB
 _CUDA_BLOCKS = (0, 7)
 """Since then V0 names the device in its line of blocks."""
 
+_TELLS_CONCURRENCY = (0, 6, 3)
+"""Since then V0 tells how many sequences of the maximum it holds."""
+
 _NO_MEMORY = (
     "ValueError: No available memory for the cache blocks. Try increasing"
     " `gpu_memory_utilization` when initializing the engine"
@@ -39,6 +42,8 @@ def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]
     wanted = release(plan.engine_version)
     found = capacity(plan, kv_cache_bytes)
     if wanted.engine == "v0":
+        return _v0(plan, found, wanted)
+    if wanted.line < (0, 8):
         return _v0(plan, found, wanted)
     rules = rules_of(wanted._replace(engine=None))
     told: list[str] = []
@@ -85,11 +90,11 @@ def _too_long(
         return f"{_NO_MEMORY}{cpu}.{docs}"
     needed = start_up_need(plan, rank, plan.max_model_len)
     whose = "models's" if rules.plural_possessive else "model's"
-    length = (
-        f" Based on the available memory, the estimated maximum model length is {fits}."
-        if fits and rules.estimates_length
-        else ""
-    )
+    length = f" Based on the available memory, the estimated maximum model length is {fits}."
+    if not rules.estimates_length:  # 0.8 computes it, and prints half of the sentence
+        length = " Based on the available memory, " if fits else " "
+    elif not fits:
+        length = " " if rules.two_decimals else ""
     cpu = " (which also controls CPU memory on the CPU backend)" if rules.explains_cpu else ""
     return (
         f"ValueError: To serve at least one request with the {whose} max seq len"
@@ -104,20 +109,24 @@ def _v0(plan: CachePlan, found: Capacity, wanted: Release) -> tuple[str, ...]:
     if plan.block_pool is None:
         return ()  # no attention layer: there is no cache of blocks to tell of
     blocks, block = found.num_blocks or 0, plan.block_size or 1
-    if not blocks:
-        return (f"{_NO_MEMORY}.",)
     device = "cuda" if wanted.line >= _CUDA_BLOCKS else "GPU"
     swapped = _SWAP // (plan.block_bytes or _SWAP)
     counted = f"# {device} blocks: {blocks}, # CPU blocks: {swapped}"
-    if found.fits:
-        concurrency = (
+    if wanted.engine != "v0":
+        counted = f"# GPU blocks: {blocks}"  # V1 as 0.7 previewed it
+    told = [counted]
+    if wanted.number >= _TELLS_CONCURRENCY:
+        told.append(
             f"Maximum concurrency for {plan.max_model_len} tokens per request:"
             f" {found.max_concurrency:.2f}x"
         )
-        return counted, concurrency
+    if not blocks:
+        return (*told, f"{_NO_MEMORY}.")
+    if found.fits:
+        return tuple(told)
     refusal = (
         f"ValueError: The model's max seq len ({plan.max_model_len}) is larger than the maximum"
         f" number of tokens that can be stored in KV cache ({blocks * block}). Try increasing"
         " `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
     )
-    return counted, refusal
+    return (*told, refusal)

@@ -47,17 +47,17 @@ def state_of(cache: Cache, settings: Settings, architecture: str | None) -> Stat
     conv_dtype = (
         settings.dtype if settings.mamba_cache_dtype == "auto" else (settings.mamba_cache_dtype)
     )
-    if rules.state_dtype_is_cache_dtype and settings.kv_dtype.startswith("fp8"):
-        conv_dtype = "fp8_e4m3"
+    byte = rules.state_dtype_is_cache_dtype and settings.kv_dtype.startswith("fp8")
     payload: list[tuple[str, int]] = []
     proposed = 0
     for tensor in cache.states():
         dtype = conv_dtype
         if tensor.role == "recurrent":
             dtype = _recurrent_dtype(cache, tensor.dtype, conv_dtype, settings, architecture)
-        payload.append((tensor.role, tensor.elements * element_bytes(dtype)))
+        size = 1 if byte else element_bytes(dtype)
+        payload.append((tensor.role, tensor.elements * size))
         if tensor.role == "conv" and _KINDS.get(type(cache)) in rules.proposed_rows:
-            proposed += settings.proposed * tensor.shape[1] * element_bytes(dtype)
+            proposed += settings.proposed * tensor.shape[1] * size
     return State(tuple(payload), proposed, _keeps_checkpoint(cache, settings, architecture))
 
 

@@ -22,6 +22,8 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank, Rows
 from kvcalc.core.rules import Grow, Slots
 from kvcalc.core.units import format_count, round_up
+from kvcalc.engines.vllm.dtypes import is_pooling
+from kvcalc.engines.vllm.kernels import BLACKWELL
 from kvcalc.engines.vllm.settings import DEFAULT_BLOCK_SIZE, Settings
 
 __all__ = ["plan_v0", "starts_v0"]
@@ -49,14 +51,15 @@ def starts_v0(model: ModelSpec, deployment: Deployment, settings: Settings) -> b
     cross = any(isinstance(cache, CrossAttention) for _, cache in model.caches())
     if states or cross or not settings.card.has_bfloat16 or model.architecture in _ALWAYS_V0:
         return True
-    if at.line > (0, 8):
-        return False
-    fp8_elsewhere = settings.kv_dtype.startswith("fp8") and settings.card.family != _HOPPER
-    method = settings.speculation.method if settings.speculation else "ngram"
-    return (
-        fp8_elsewhere
-        or model.dtype == "float32"
-        or method not in ("ngram", "eagle", "eagle3")
+    reads_fp8 = settings.card.family == _HOPPER or (
+        settings.card.family == BLACKWELL and at.number >= (0, 10, 0)
+    )
+    if settings.kv_dtype.startswith("fp8") and not reads_fp8:
+        return True
+    return at.line <= (0, 8) and (
+        model.dtype == "float32"
+        or settings.speculation is not None
+        or is_pooling(model)
         or deployment.pipeline_parallel_size > 1
     )
 

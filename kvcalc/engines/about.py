@@ -1,0 +1,48 @@
+"""The engines, which version of each is followed, and how that was checked."""
+
+from __future__ import annotations
+
+from kvcalc.core.results import EngineSummary
+
+__all__ = ["about"]
+
+
+def about() -> tuple[EngineSummary, ...]:
+    """Return the engines that kvcalc models, the model's own arithmetic first."""
+    return (
+        EngineSummary(
+            name="none",
+            follows="the model's own arithmetic",
+            checked="configs as published and answers of engines, layer by layer",
+        ),
+        EngineSummary(
+            name="vllm",
+            follows="0.2 to 0.33",
+            checked="the planner itself run (0.19.1, 0.26, 0.33), start-up logs of all years",
+        ),
+        EngineSummary(
+            name="sglang",
+            follows="0.5.23",
+            checked="its memory pools built, start-up logs",
+        ),
+        EngineSummary(
+            name="llama.cpp",
+            follows="builds to b11549",
+            checked="contexts made by the library itself, on GGUF files of every kind",
+        ),
+        EngineSummary(
+            name="tensorrt-llm",
+            follows="1.x, PyTorch backend",
+            checked="read from source; its own tests' numbers, start-up logs",
+        ),
+        EngineSummary(
+            name="transformers",
+            follows="4.57, 5.0 to 5.24",
+            checked="caches filled by the library itself, on configs as published",
+        ),
+        EngineSummary(
+            name="lmdeploy",
+            follows="PyTorch 0.16 to 0.18; TurboMind",
+            checked="the PyTorch engine's cache built; TurboMind read from source",
+        ),
+    )
