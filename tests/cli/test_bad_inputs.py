@@ -151,7 +151,7 @@ CONTRADICTIONS = [
     ["per-token", "--layers", "1", "--kv-heads", "2"],
     ["per-token", "--engine-version", "0.33"],
     ["per-token", "--engine", "sglang"],
-    ["per-token", "--engine", "llama.cpp"],
+    ["per-token", "--engine", "transformers"],
     ["plan", "llama-3.1-8b", "--engine-version", "0.33"],
     ["plan", "llama-3.1-8b", "--engine", "vllm", "--engine-version", "0.34"],
     ["plan", "llama-3.1-8b", "--engine", "vllm", "--engine-version", "x"],
