@@ -1,8 +1,9 @@
 """Write the oracle's answers in compact form: python -m tests.engines.llamacpp.record [FILE...].
 
 Without a file the shared answers are read and `rows.jsonl` is written; with files (answers to
-further questions, asked by the same oracle script) `more_rows.jsonl`. `models.json` has the models as kvcalc reads them from the same GGUF keys; a line of `rows.jsonl` is
-one question (model, context settings) with what llama.cpp said:
+further questions, asked by the same oracle script) `more_rows.jsonl`. `models.json` has the models
+as kvcalc reads them from the same GGUF keys; a line of rows is one question (model, context
+settings) with what llama.cpp said:
   caches   name, cells, streams, bytes of K, bytes of V; of states: name, bytes of R, bytes of S
   total    bytes of the context
   n_ctx    cells in all, and of one sequence

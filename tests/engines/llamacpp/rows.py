@@ -80,6 +80,8 @@ def deployment(ctx: dict[str, Any], **settings: Any) -> Deployment:
     """Return the deployment of a library's context."""
     if ctx.get("ctx_type") == "mtp":
         settings["speculative_method"] = "mtp"
+        types = {f"cache_{name}_draft": ctx[name] for name in ("type_k", "type_v") if name in ctx}
+        ctx = {**ctx, **types}
     args = {_SETTINGS.get(name, name): value for name, value in ctx.items() if name != "ctx_type"}
     return Deployment(engine="llama.cpp", engine_args={**_LIBRARY, **args}, **settings)
 

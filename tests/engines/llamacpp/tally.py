@@ -13,8 +13,12 @@ __all__ = ["FILES", "LEFT_OUT", "Tally", "tally"]
 FILES = ("rows.jsonl", "more_rows.jsonl")
 """The shared questions, and random settings of the same shapes."""
 
-LEFT_OUT: dict[str, str] = {}
-"""Name of a row -> why it is not compared; there is none."""
+_ABORTS = "llama.cpp aborts on a step whose tokens do not divide by the sequences, not on a size"
+LEFT_OUT = {
+    "random 213: kimi-linear": _ABORTS,
+    "random 246: minimax-01": _ABORTS,
+}
+"""Name of a row -> why it is not compared."""
 
 
 class Tally(NamedTuple):

@@ -38,6 +38,9 @@ def test_as_many_are_compared_as_were_asked() -> None:
     found = tally("rows.jsonl")
     assert (found.questions, found.answers, found.refusals) == (221, 218, 3)
     assert not found.left_out
+    further = tally("more_rows.jsonl")
+    assert (further.questions, further.answers, further.refusals) == (400, 306, 92)
+    assert sum(further.left_out.values()) == 2
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=ABSENT)
