@@ -15,7 +15,18 @@ import msgspec
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Stepped, Tally, Window
+from kvcalc.core.rules import (
+    Chunk,
+    Compressed,
+    Fixed,
+    Grow,
+    Rule,
+    Slots,
+    Stepped,
+    Tally,
+    Whole,
+    Window,
+)
 from kvcalc.core.sizing import Sized, TokenBudget
 from kvcalc.core.units import add_rates, cdiv
 from kvcalc.core.values import NonNegative, Positive, Value
@@ -238,7 +249,10 @@ class Rank(Value, frozen=True, kw_only=True):
                     rates.append((rows.slot_bytes, self.token_factor))
                 case Compressed(ratio=ratio):
                     rates.append((rows.slot_bytes, self.token_factor * ratio))
-                case Window() | Chunk() if windows_open:
+                case Whole(limit=None, ratio=ratio):
+                    # Reserved whole, and written as the sequence grows all the same.
+                    rates.append((rows.slot_bytes, self.token_factor * ratio))
+                case Window() | Chunk() | Whole() if windows_open:
                     rates.append((rows.slot_bytes, self.token_factor))
         return add_rates(rates)
 

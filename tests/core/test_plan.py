@@ -162,7 +162,9 @@ def test_context_parallel_ranks_share_tokens() -> None:
         (Compressed(block_entries=16, ratio=4), (5, 2), (5, 2)),
         (Slots(), (0, 1), (0, 1)),
         (Fixed(block_tokens=16, tokens=4), (0, 1), (0, 1)),
-        (Whole(slots=4), (0, 1), (0, 1)),
+        (Whole(slots=4), (10, 1), (10, 1)),
+        (Whole(slots=4, ratio=4), (5, 2), (5, 2)),
+        (Whole(slots=4, limit=4), (10, 1), (0, 1)),
     ],
 )
 def test_growth(rule: Rule, growth: tuple[int, int], past: tuple[int, int]) -> None:

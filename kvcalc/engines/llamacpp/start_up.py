@@ -76,8 +76,10 @@ def _state(pools: list[Pool], plan: CachePlan) -> str:
     shifts = _sum(pools, _STATES)
     seqs = plan.max_sequences or 1
     snapshots = (pools[0].units or 0) // seqs - 1
+    # The line counts all layers, not the recurrent ones alone.
+    layers = sum(rank.share.num_hidden_layers for rank in plan.ranks if rank.share is not None)
     return (
-        f"llama_memory_recurrent: size = {_mib(total)} ({seqs:6d} cells, {_layers(pools):3d}"
+        f"llama_memory_recurrent: size = {_mib(total)} ({seqs:6d} cells, {layers:3d}"
         f" layers, {seqs:2d} seqs {snapshots:2d} rs_seq), R (f32): {_mib(shifts)},"
         f" S (f32): {_mib(total - shifts)}"
     )

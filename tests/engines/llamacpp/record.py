@@ -1,7 +1,9 @@
-"""Write the oracle's answers in compact form: python -m tests.engines.llamacpp.record.
+"""Write the oracle's answers in compact form: python -m tests.engines.llamacpp.record [FILE...].
 
-`models.json` has the models as kvcalc reads them from the same GGUF keys; a line of `rows.jsonl` is
-one question (model, context settings) with what llama.cpp said:
+Without a file the shared answers are read and `rows.jsonl` is written; with files (answers to
+further questions, asked by the same oracle script) `more_rows.jsonl`. `models.json` has the models
+as kvcalc reads them from the same GGUF keys; a line of rows is one question (model, context
+settings) with what llama.cpp said:
   caches   name, cells, streams, bytes of K, bytes of V; of states: name, bytes of R, bytes of S
   total    bytes of the context
   n_ctx    cells in all, and of one sequence
@@ -13,6 +15,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from tests.models.gguf.writer import metadata
 
 HERE = Path(__file__).parent
 SHARED = HERE.parents[3] / "shared"
-MODELS, ROWS = HERE / "models.json", HERE / "rows.jsonl"
+MODELS, ROWS, MORE = (HERE / n for n in ("models.json", "rows.jsonl", "more_rows.jsonl"))
 
 _NO_MATTER = ("no_alloc", "n_outputs_max")
 """Settings of the oracle that size no cache."""
@@ -61,7 +64,7 @@ def compact(rows: list[dict[str, Any]], models: dict[str, Any]) -> list[dict[str
     for row in rows:
         shape = json.dumps([row.get("gguf"), row.get("arch"), row.get("hp")], sort_keys=True)
         if shape not in keys:
-            keys[shape] = row.get("gguf") or f"{row['arch']} {len(keys)}"
+            keys[shape] = row.get("gguf") or f"{row['arch']} {_digest(shape)}"
             models[keys[shape]] = packed(read_model(row))
         ctx = {k: v for k, v in row["ctx"].items() if k not in _NO_MATTER}
         entry: dict[str, Any] = {"name": row["name"], "model": keys[shape], "ctx": ctx}
@@ -78,16 +81,29 @@ def compact(rows: list[dict[str, Any]], models: dict[str, Any]) -> list[dict[str
 def shared_rows(models: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the shared answers in compact form; their models are added to `models`."""
     path = SHARED / "oracle" / "llamacpp_results.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return compact([json.loads(line) for line in lines], models)
+    return compact(_lines(path), models)
+
+
+def _digest(shape: str) -> str:
+    return sha256(shape.encode()).hexdigest()[:8]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def main() -> int:
     """Write the files."""
     models: dict[str, Any] = {}
+    files = [Path(argument) for argument in sys.argv[1:]]
     rows = shared_rows(models)
+    if files:
+        rows = compact([row for file in files for row in _lines(file)], models)
     text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
-    ROWS.write_text(text, encoding="utf-8", newline="\n")
+    (MORE if files else ROWS).write_text(text, encoding="utf-8", newline="\n")
+    known = json.loads(MODELS.read_text(encoding="utf-8")) if MODELS.is_file() else {}
+    for row in [] if files or not MORE.is_file() else _lines(MORE):
+        models.setdefault(row["model"], known[row["model"]])
     lines = [
         f"{json.dumps(key)}:{json.dumps(models[key], separators=(',', ':'))}" for key in models
     ]

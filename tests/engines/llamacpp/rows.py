@@ -16,7 +16,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Pool
 from kvcalc.engines import plan
 
-__all__ = ["deployment", "differences", "model", "planned", "rows"]
+__all__ = ["deployment", "differences", "model", "planned", "pools_of", "rows"]
 
 HERE = Path(__file__).parent
 
@@ -70,14 +70,18 @@ def model(key: str) -> ModelSpec:
 
 
 @cache
-def rows() -> list[dict[str, Any]]:
+def rows(name: str = "rows.jsonl") -> list[dict[str, Any]]:
     """Return the questions with their answers."""
-    lines = (HERE / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (HERE / name).read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
 def deployment(ctx: dict[str, Any], **settings: Any) -> Deployment:
     """Return the deployment of a library's context."""
+    if ctx.get("ctx_type") == "mtp":
+        settings["speculative_method"] = "mtp"
+        types = {f"cache_{name}_draft": ctx[name] for name in ("type_k", "type_v") if name in ctx}
+        ctx = {**ctx, **types}
     args = {_SETTINGS.get(name, name): value for name, value in ctx.items() if name != "ctx_type"}
     return Deployment(engine="llama.cpp", engine_args={**_LIBRARY, **args}, **settings)
 
@@ -85,6 +89,14 @@ def deployment(ctx: dict[str, Any], **settings: Any) -> Deployment:
 def planned(row: dict[str, Any]) -> CachePlan:
     """Return kvcalc's plan for a row."""
     return plan(model(row["model"]), deployment(row["ctx"]))
+
+
+def pools_of(found: CachePlan, ctx: dict[str, Any]) -> dict[str, Pool]:
+    """Return the pools of the context that was asked for: the model's own, or the drafts'."""
+    pools = found.rank.pools
+    if ctx.get("ctx_type") != "mtp":
+        return {pool.name: pool for pool in pools}
+    return {p.name.removeprefix("mtp "): p for p in pools if p.name.startswith("mtp ")}
 
 
 def sizes(pools: dict[str, Pool]) -> dict[str, tuple[int, ...]]:
@@ -127,13 +139,11 @@ def differences(row: dict[str, Any]) -> list[str]:
         return [] if refused else [f"kvcalc refuses: {error}"]
     if refused:
         return ["kvcalc does not refuse"]
-    pools = found.rank.pools
-    said = compare(row["caches"], {pool.name: pool for pool in pools})
-    total = sum(pool.total_bytes(pool.units or 0) for pool in pools)
+    pools = pools_of(found, row["ctx"])
+    said = compare(row["caches"], pools)
+    total = sum(pool.total_bytes(pool.units or 0) for pool in pools.values())
     if (total, found.max_model_len) != (row["total"], row["n_ctx"][1]):
         said.append(f"in all: {row['total'], row['n_ctx'][1]}, kvcalc {total, found.max_model_len}")
-    if any(pool.name == "kv" for pool in pools):
-        first = next(pool for pool in pools if pool.name == "kv")
-        if first.units != row["n_ctx"][0]:
-            said.append(f"cells: {row['n_ctx'][0]}, kvcalc {first.units}")
+    if "kv" in pools and pools["kv"].units != row["n_ctx"][0]:
+        said.append(f"cells: {row['n_ctx'][0]}, kvcalc {pools['kv'].units}")
     return said

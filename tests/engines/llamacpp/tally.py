@@ -8,10 +8,17 @@ from typing import NamedTuple
 
 from tests.engines.llamacpp.rows import differences, rows
 
-__all__ = ["LEFT_OUT", "Tally", "tally"]
+__all__ = ["FILES", "LEFT_OUT", "Tally", "tally"]
 
-LEFT_OUT: dict[str, str] = {}
-"""Name of a row -> why it is not compared; there is none."""
+FILES = ("rows.jsonl", "more_rows.jsonl")
+"""The shared questions, and random settings of the same shapes."""
+
+_ABORTS = "llama.cpp aborts on a step whose tokens do not divide by the sequences, not on a size"
+LEFT_OUT = {
+    "random 213: kimi-linear": _ABORTS,
+    "random 246: minimax-01": _ABORTS,
+}
+"""Name of a row -> why it is not compared."""
 
 
 class Tally(NamedTuple):
@@ -33,12 +40,12 @@ class Tally(NamedTuple):
 
 
 @cache
-def tally() -> Tally:
-    """Return the tally of all questions."""
+def tally(name: str) -> Tally:
+    """Return the tally of a file of questions."""
     answers = refusals = 0
     left_out: Counter[str] = Counter()
     wrong = []
-    for row in rows():
+    for row in rows(name):
         if reason := LEFT_OUT.get(row["name"]):
             left_out[reason] += 1
         elif found := differences(row):
@@ -47,4 +54,4 @@ def tally() -> Tally:
             refusals += 1
         else:
             answers += 1
-    return Tally(len(rows()), answers, refusals, left_out, tuple(wrong))
+    return Tally(len(rows(name)), answers, refusals, left_out, tuple(wrong))
