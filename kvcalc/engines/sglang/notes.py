@@ -163,6 +163,18 @@ def _context_parallel(model: ModelSpec, settings: Settings) -> Iterator[str]:
         yield f"each of {settings.dcp} ranks keeps the index keys of all tokens"
 
 
+def _rest_of_a_cap(stages: list[Stage], settings: Settings) -> Iterator[str]:
+    """A windows' pool cut to max_total_tokens is no whole number of pages (SWARequestCap...)."""
+    window, most = stages[0].kept.window, settings.max_tokens
+    rest = 0 if most is None else most % settings.page
+    by_requests = not settings.radix and settings.max_requests is not None
+    if window is not None and rest and by_requests:
+        yield (
+            f"the windows' pool, where max_total_tokens cuts it, has {rest} tokens beyond its last"
+            f" whole page: {format_count(rest * window.cell)} B more that no request gets"
+        )
+
+
 def not_modelled(stages: list[Stage], settings: Settings) -> tuple[str, ...]:
     """Return what the plan leaves out, with its size where that is known."""
     told = []
@@ -173,6 +185,7 @@ def not_modelled(stages: list[Stage], settings: Settings) -> tuple[str, ...]:
             f"window tokens out of reach are given back every {settings.eviction_interval} steps: a"
             f" request can hold up to {format_count(interval)} more than its window"
         )
+    told.extend(_rest_of_a_cap(stages, settings))
     if stages[0].kept.states is not None and settings.radix:
         told.append("at which tokens a prefix with states can be taken up")
     if tuple(settings.release) < _READ_IN:
