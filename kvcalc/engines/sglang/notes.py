@@ -12,6 +12,7 @@ from kvcalc.engines.sglang.families import is_latent
 from kvcalc.engines.sglang.memory import default_fraction
 from kvcalc.engines.sglang.requests import LEAST_REQUESTS, MOST_REQUESTS, table_bytes
 from kvcalc.engines.sglang.settings import Settings
+from kvcalc.engines.sglang.version import NEWEST
 
 __all__ = ["CONVENTION", "explain", "not_modelled"]
 
@@ -22,8 +23,6 @@ CONVENTION = (
     ),
     "Each pool has one page (one slot of states) more than that, which no request gets.",
 )
-
-_READ_IN = (0, 5, 23)
 
 
 def explain(
@@ -43,7 +42,7 @@ def explain(
 
 
 def _fraction(model: ModelSpec, settings: Settings) -> Iterator[str]:
-    if settings.mem_fraction is None:
+    if settings.mem_fraction is None and settings.release == NEWEST:
         fraction = default_fraction(
             settings.card,
             tp=settings.tp,
@@ -188,9 +187,11 @@ def not_modelled(stages: list[Stage], settings: Settings) -> tuple[str, ...]:
     told.extend(_rest_of_a_cap(stages, settings))
     if stages[0].kept.states is not None and settings.radix:
         told.append("at which tokens a prefix with states can be taken up")
-    if tuple(settings.release) < _READ_IN:
+    if settings.release != NEWEST:
         told.append(
-            f"how {settings.release} differs from 0.5.23, whose rules these are, beyond what a"
-            " start-up log shows"
+            f"what {settings.release} does otherwise than {NEWEST}, padding, the request table and"
+            " the models with a pool of windows apart: kernels, pages and dtypes by default"
         )
+    if settings.release.first_read and stages[0].kept.window is not None:
+        told.append("tokens rounded down twice where windows have a pool: a page less at most")
     return tuple(told)
