@@ -54,6 +54,7 @@ class StateBudget(Value, frozen=True, kw_only=True):
         per_request: states that a request can come to hold.
         proposed: tokens proposed at once, for each of which a running request has a state more.
         max_requests: the most requests that run at once; None without a limit.
+        padding: slots of each pool that are paid for beyond those in use.
     """
 
     charge_bytes: Positive
@@ -62,10 +63,11 @@ class StateBudget(Value, frozen=True, kw_only=True):
     per_request: Positive = 1
     proposed: NonNegative = 0
     max_requests: Positive | None = None
+    padding: NonNegative = 1
 
     def __post_init__(self) -> None:
         require_range(self, 1, "charge_bytes", "per_request")
-        require_range(self, 0, "proposed")
+        require_range(self, 0, "proposed", "padding")
 
     def count(self, budget: int) -> int:
         """Return the states that a budget of so many bytes pays for; 0 for none."""
@@ -74,9 +76,9 @@ class StateBudget(Value, frozen=True, kw_only=True):
         mine = budget * self.memory_ratio / (1 + self.memory_ratio)
         charge = self.charge_bytes
         if self.proposed:
-            mine -= charge * (1 + self.proposed)
+            mine -= self.padding * charge * (1 + self.proposed)
             return max(0, int(mine // (charge * (1 + self.proposed / self.per_request))))
-        return max(0, int((mine - charge) // charge))
+        return max(0, int((mine - self.padding * charge) // charge))
 
     def requests(self, states: int) -> int:
         """Return how many requests so many states serve."""
@@ -85,9 +87,9 @@ class StateBudget(Value, frozen=True, kw_only=True):
 
     def taken(self, states: int) -> int:
         """Return the bytes charged for so many states, the padding ones and proposals included."""
-        total = (states + 1) * self.charge_bytes
+        total = (states + self.padding) * self.charge_bytes
         if self.proposed:
-            total += (self.requests(states) + 1) * self.proposed * self.charge_bytes
+            total += (self.requests(states) + self.padding) * self.proposed * self.charge_bytes
         return total
 
 

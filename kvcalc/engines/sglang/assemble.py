@@ -116,7 +116,8 @@ def _table(states: StateBudget | None, settings: Settings) -> int:
     """Bytes of the request table; 0 where the memory decides how many requests there are."""
     if states is not None and states.states is None:
         return 0
-    return table_bytes(requests_known(settings), settings.context + settings.row_extra)
+    requests = requests_known(settings) - (0 if settings.release.pads_table else 1)
+    return table_bytes(requests, settings.context + settings.row_extra)
 
 
 def requests_known(settings: Settings) -> int:
@@ -252,6 +253,7 @@ def _state_budget(stages: list[Stage], settings: Settings) -> StateBudget | None
         per_request=settings.states_per_request,
         proposed=settings.proposed,
         max_requests=settings.max_requests,
+        padding=int(settings.release.charges_padding),
     )
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "PAGE_64_WITH_EXTRA_BUFFER",
     "STATEFUL",
     "WINDOWED",
+    "WINDOWED_AT_FIRST",
     "is_latent",
 ]
 
@@ -44,6 +45,16 @@ WINDOWED = frozenset(
     }
 )
 """Models whose windows have a pool of their own; the windows of any other keep every token."""
+
+WINDOWED_AT_FIRST = frozenset(
+    {
+        "GptOssForCausalLM",
+        "Llama4ForConditionalGeneration",
+        "MiMoV2FlashForCausalLM",
+        "Step3p5ForCausalLM",
+    }
+)
+"""The same in 0.5.10."""
 
 EXTRA_BUFFER = frozenset(
     {

@@ -157,6 +157,11 @@ def check_settings(model: ModelSpec, settings: Settings) -> None:
             "decode context parallelism of windows and states is not modelled for SGLang",
             hint="use a decode context parallel size of 1 for this model",
         )
+    if settings.release.first_read and stateful and settings.proposed:
+        raise UnsupportedError(
+            f"how SGLang {settings.release} kept the states of proposed tokens is not modelled",
+            hint="name a later release",
+        )
     four_bit = settings.word in ("nvfp4", "fp4_mx_block16")
     if four_bit and (stateful or settings.own_windows):
         raise UnsupportedError(

@@ -12,6 +12,7 @@ from kvcalc.engines.sglang.families import is_latent
 from kvcalc.engines.sglang.memory import default_fraction
 from kvcalc.engines.sglang.requests import LEAST_REQUESTS, MOST_REQUESTS, table_bytes
 from kvcalc.engines.sglang.settings import Settings
+from kvcalc.engines.sglang.version import NEWEST
 
 __all__ = ["CONVENTION", "explain", "not_modelled"]
 
@@ -22,8 +23,6 @@ CONVENTION = (
     ),
     "Each pool has one page (one slot of states) more than that, which no request gets.",
 )
-
-_READ_IN = (0, 5, 23)
 
 
 def explain(
@@ -43,7 +42,7 @@ def explain(
 
 
 def _fraction(model: ModelSpec, settings: Settings) -> Iterator[str]:
-    if settings.mem_fraction is None:
+    if settings.mem_fraction is None and settings.release == NEWEST:
         fraction = default_fraction(
             settings.card,
             tp=settings.tp,
@@ -163,6 +162,18 @@ def _context_parallel(model: ModelSpec, settings: Settings) -> Iterator[str]:
         yield f"each of {settings.dcp} ranks keeps the index keys of all tokens"
 
 
+def _rest_of_a_cap(stages: list[Stage], settings: Settings) -> Iterator[str]:
+    """A windows' pool cut to max_total_tokens is no whole number of pages (SWARequestCap...)."""
+    window, most = stages[0].kept.window, settings.max_tokens
+    rest = 0 if most is None else most % settings.page
+    by_requests = not settings.radix and settings.max_requests is not None
+    if window is not None and rest and by_requests:
+        yield (
+            f"the windows' pool, where max_total_tokens cuts it, has {rest} tokens beyond its last"
+            f" whole page: {format_count(rest * window.cell)} B more that no request gets"
+        )
+
+
 def not_modelled(stages: list[Stage], settings: Settings) -> tuple[str, ...]:
     """Return what the plan leaves out, with its size where that is known."""
     told = []
@@ -173,11 +184,14 @@ def not_modelled(stages: list[Stage], settings: Settings) -> tuple[str, ...]:
             f"window tokens out of reach are given back every {settings.eviction_interval} steps: a"
             f" request can hold up to {format_count(interval)} more than its window"
         )
+    told.extend(_rest_of_a_cap(stages, settings))
     if stages[0].kept.states is not None and settings.radix:
         told.append("at which tokens a prefix with states can be taken up")
-    if tuple(settings.release) < _READ_IN:
+    if settings.release != NEWEST:
         told.append(
-            f"how {settings.release} differs from 0.5.23, whose rules these are, beyond what a"
-            " start-up log shows"
+            f"what {settings.release} does otherwise than {NEWEST}, padding, the request table and"
+            " the models with a pool of windows apart: kernels, pages and dtypes by default"
         )
+    if settings.release.first_read and stages[0].kept.window is not None:
+        told.append("tokens rounded down twice where windows have a pool: a page less at most")
     return tuple(told)

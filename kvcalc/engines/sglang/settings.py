@@ -23,7 +23,7 @@ from kvcalc.engines.sglang.dtypes import (
     layout_of,
     state_dtypes,
 )
-from kvcalc.engines.sglang.families import EXTRA_BUFFER, WINDOWED
+from kvcalc.engines.sglang.families import EXTRA_BUFFER, WINDOWED, WINDOWED_AT_FIRST
 from kvcalc.engines.sglang.memory import default_chunk
 from kvcalc.engines.sglang.speculation import DEFAULT_REQUESTS, Speculation, speculation_of
 from kvcalc.engines.sglang.version import Release, release
@@ -212,7 +212,7 @@ def resolve(
         radix=radix,
         overlap=overlap,
         tracked=tracked,
-        own_windows=(model.architecture in WINDOWED)
+        own_windows=(model.architecture in (WINDOWED_AT_FIRST if wanted.first_read else WINDOWED))
         and not arguments.flag(
             "disable_hybrid_swa_memory",
             deployment.disable_hybrid_kv_cache_manager,

@@ -1,4 +1,7 @@
-"""SGLang's releases: which of them the rules here were read in."""
+"""SGLang's releases: which of them the rules here were read in, and what the older did otherwise.
+
+Read in 0.5.10, 0.5.15 and 0.5.23; a release between two of them is taken to follow the later.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import NamedTuple
 
 from kvcalc.core.errors import UnsupportedError
 
-__all__ = ["NEWEST", "Release", "release"]
+__all__ = ["NEWEST", "OLDEST", "Release", "release"]
 
 
 class Release(NamedTuple):
@@ -17,12 +20,30 @@ class Release(NamedTuple):
     minor: int
     patch: int
 
+    @property
+    def charges_padding(self) -> bool:
+        """Whether the budget pays for the padding slot of states."""
+        return self > _NO_PADDING_CHARGE
+
+    @property
+    def pads_table(self) -> bool:
+        """Whether the request table has a row more than requests."""
+        return self > OLDEST
+
+    @property
+    def first_read(self) -> bool:
+        """Whether it is the oldest release whose rules were read."""
+        return self == OLDEST
+
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}.{self.patch}"
 
 
 NEWEST = Release(0, 5, 23)
-OLDEST = Release(0, 5, 0)
+OLDEST = Release(0, 5, 10)
+
+_NO_PADDING_CHARGE = Release(0, 5, 15)
+"""The last release read that does not charge the padding slot of states."""
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:\.?(?:post|rc|dev)\d*)*(?:\+\S*)?", re.ASCII)
 

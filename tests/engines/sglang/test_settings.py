@@ -267,6 +267,28 @@ def test_default_fraction() -> None:
     assert eager == round(1 - 10 * 1024 / memory, 3)
 
 
+def test_older_releases() -> None:
+    """No slot of padding is paid for until 0.5.15, and the request table had no row more before."""
+    old, middle, new = (
+        _plan("qwen3.5-27b", engine_version=version) for version in ("0.5.10", "0.5.15", "0.5.23")
+    )
+    budget = 153_944_064 * 19
+
+    assert [_units(plan, budget) for plan in (old, middle, new)] == [9, 9, 8]
+    tables = [
+        _plan("llama-3.1-8b", engine_version=version).rank.outside_bytes
+        for version in ("0.5.10", "0.5.15")
+    ]
+    assert tables[1] - tables[0] == (131_072 + 4) * 4
+    assert len(_plan("gemma-4-26b-a4b").rank.pools) == 2
+    with pytest.raises(KvcalcError, match="in one shape"):
+        _plan("gemma-4-26b-a4b", engine_version="0.5.10")
+
+
+def _units(found: CachePlan, budget: int) -> int:
+    return next(pool.units for pool in found.capacity(budget).pools if pool.name == "states")
+
+
 def test_cache_bytes() -> None:
     total = 80 * 2**30
 
