@@ -19,6 +19,7 @@ from tests.cli.harness import call
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE = os.environ.get("KVCALC_UPDATE_GOLDEN", "") not in ("", "0")
 
+PLAN = "--engine vllm --gpu h100-80gb --max 8192 --kv-memory 15GiB"
 FRAG = "frag --free 15GiB --largest 1.9GiB --request 2GiB"
 CASES = {
     # file: command line; "80" in the name: 80 columns, else a pipe
@@ -44,6 +45,21 @@ CASES = {
     "per-token-three.md": "per-token llama-3.1-8b deepseek-v3 gemma-3-27b -f markdown",
     "per-token-six-80.txt": "per-token llama-2-7b llama-3.1-8b llama-3.1-70b llama-3.1-405b"
     " qwen2.5-72b opt-13b --tokens 8192",
+    "plan-80.txt": f"plan qwen3.5-27b {PLAN}",
+    "plan.txt": f"plan qwen3.5-27b {PLAN}",
+    "plan.md": f"plan qwen3.5-27b {PLAN} -f markdown",
+    "plan.csv": f"plan qwen3.5-27b {PLAN} -f csv",
+    "plan.json": f"plan qwen3.5-27b {PLAN} -f json",
+    "plan-v4-80.txt": "plan deepseek-v4-flash --engine vllm --gpu h100-80gb --max 131072",
+    "plan-stages-80.txt": "plan gemma-3-27b --engine vllm --pp 2 --gpu l40s --max 32768",
+    "plan-v0-80.txt": "plan llama-3.1-8b --engine vllm --engine-version 0.6.4 --max 20000"
+    " --kv-memory 3.81GiB",
+    "plan-refused-80.txt": "plan llama-3.1-8b --engine vllm --max 131072 --kv-memory 10GiB",
+    "plan-engines-80.txt": "plan gemma-3-27b --engine vllm --engine sglang --engine llama.cpp"
+    " --max 8192 --gpu h100-80gb --kv-memory 20GiB --engine-arg llama.cpp:parallel=4",
+    "compare-vllm-80.txt": f"compare qwen3.5-27b {PLAN}",
+    "per-token-vllm-80.txt": "per-token qwen3.5-27b --engine vllm --gpu h100-80gb --max 8192",
+    "engines-80.txt": "engines",
     "frag.txt": FRAG,
     "frag-80.txt": FRAG,
     "frag.md": f"{FRAG} -f markdown",
