@@ -140,7 +140,7 @@ def _beside(draw: st.DrawFn, rule: Rule) -> Rule:
             return msgspec.structs.replace(rule, limit=draw(limits), restarts=draw(st.booleans()))
         case Grow(block_tokens=block):
             return _entries(draw, block)
-        case Compressed(block_entries=entries, ratio=ratio):
+        case Compressed(block_entries=entries, ratio=ratio, on_demand=False):
             if draw(st.booleans()):
                 return Grow(block_tokens=entries * ratio, limit=draw(limits))
             return _entries(draw, entries * ratio)

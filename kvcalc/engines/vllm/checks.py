@@ -32,6 +32,7 @@ def check_split(model: ModelSpec, settings: Settings) -> None:
             f"the vision encoder cannot be split over {tp} ranks",
             hint=f"choose a tensor parallel size that divides {model.encoder_divisor}",
         )
+    _check_proposing(model, settings)
     for _, cache in model.caches():
         check_groups(cache, tp, model.architecture)
     if model.architecture == "GptOssForCausalLM":
@@ -41,6 +42,36 @@ def check_split(model: ModelSpec, settings: Settings) -> None:
                 f"vLLM does not replicate the {kv_heads} KV heads of gpt-oss over {tp} ranks",
                 hint=f"choose a tensor parallel size of at most {kv_heads}",
             )
+
+
+def _check_proposing(model: ModelSpec, settings: Settings) -> None:
+    """Refuse speculation where a release does not run it beside states.
+
+    model_executor/layers/mamba/abstract.py (0.16), models/config.py (0.15); MambaSpec's assertion
+    where a config's shape of a state has no rows for proposed tokens and the layer's has.
+    """
+    at = settings.release.number
+    states = any(cache.states() and not cache.rows() for _, cache in model.caches())
+    if settings.speculation is None or not states:
+        return
+    name = model.architecture or ""
+    first = at < _PROPOSES_BESIDE_STATES and not name.startswith("Qwen3Next")
+    aligned = settings.release.line in ((0, 15), (0, 16)) and settings.state_mode == "align"
+    if first or aligned:
+        raise UnsupportedError(
+            f"vLLM {settings.release} proposes no tokens for this model, whose layers keep states",
+            hint="leave speculation out, or give --engine-version 0.17.1 or newer",
+        )
+    short = name.startswith(("FalconH1", "GraniteMoeHybrid", "Zamba2"))
+    if short and _PROPOSES_BESIDE_STATES <= at < _SHAPES_TOLD_WHOLE:
+        raise UnsupportedError(
+            f"vLLM {settings.release} fails at start-up when it proposes tokens for {name}",
+            hint="leave speculation out, or give --engine-version 0.32.0 or newer",
+        )
+
+
+_PROPOSES_BESIDE_STATES = (0, 17, 1)
+_SHAPES_TOLD_WHOLE = (0, 32, 0)
 
 
 def _kv_heads(model: ModelSpec) -> int:

@@ -209,6 +209,7 @@ def rules_of(wanted: Release) -> Rules:
             *(("gdn",) if since(10, 2) else ()),
             *(("mamba2",) if since(17, 1) else ()),
             *(("kda",) if since(27) else ()),
+            *(("short_conv",) if since(29) else ()),
         ),
         # layers/mamba/mamba_utils.py, MambaStateDtypeCalculator
         state_dtype_is_cache_dtype=not since(10, 1),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import Cache
-from kvcalc.core.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba2
+from kvcalc.core.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba2, ShortConv
 from kvcalc.engines.vllm.card import Card
 from kvcalc.engines.vllm.settings import Settings
 
@@ -65,6 +65,7 @@ _KINDS: dict[type, str] = {
     Mamba2: "mamba2",
     GatedDeltaNet: "gdn",
     KimiDeltaAttention: "kda",
+    ShortConv: "short_conv",
 }
 
 
