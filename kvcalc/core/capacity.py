@@ -171,6 +171,8 @@ def _need_as_reported(plan: CachePlan, pool: Pool, n: int) -> int:
 def _whole_sequences(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> int:
     if plan.split == "fungible":
         return int(_concurrency(plan, rank, budget, n) or 0)
+    if plan.split == "fixed" and budget is not None and _allocated(rank) > budget:
+        return 0
     counts = [
         (units - (0 if pool.reserved_is_extra else pool.reserved_units)) // need
         for pool, units in zip(rank.pools, pool_units(plan, rank, budget), strict=True)

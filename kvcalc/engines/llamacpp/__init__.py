@@ -8,15 +8,19 @@ sizes.
 
 from __future__ import annotations
 
+import msgspec
+
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import format_count
 from kvcalc.engines.llamacpp.contexts import Context, contexts_of, draft_context
+from kvcalc.engines.llamacpp.fit import fitted
 from kvcalc.engines.llamacpp.notes import convention, explain, not_modelled
 from kvcalc.engines.llamacpp.ranks import ranks_of
-from kvcalc.engines.llamacpp.settings import resolve
+from kvcalc.engines.llamacpp.settings import Settings, resolve
 from kvcalc.engines.llamacpp.start_up import start_up_log
 
 __all__ = ["plan", "start_up_log"]
@@ -31,6 +35,10 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """
     notes: list[str] = []
     settings = resolve(model, deployment, notes)
+    if (size := _fitted(model, deployment, settings)) is not None:
+        deployment = _sized(deployment, size)
+        notes = [f"fit chooses a context of {format_count(size)} tokens for the memory given"]
+        settings = resolve(model, deployment, notes)
     notes[:0] = beyond(model, settings.cells.longest if settings.ctx_given else None)
     contexts = contexts_of(model, settings, notes)
     draft = deployment.draft_model
@@ -58,6 +66,30 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         convention=convention(contexts, settings),
         source=f"llama.cpp {settings.build.text}: src/llama-context.cpp, {_files(contexts[0])}",
     )
+
+
+def _fitted(model: ModelSpec, deployment: Deployment, settings: Settings) -> int | None:
+    """Return the context that fit chooses; None where it has nothing to choose."""
+    budget = deployment.kv_cache_memory_bytes
+    if budget is None or not settings.fits or settings.ctx_given:
+        return None
+    if len(settings.placing.shares) > 1:
+        raise UnsupportedError(
+            "kvcalc fits a context into the memory of one device", hint="give ctx_size"
+        )
+
+    def bytes_at(size: int) -> int:
+        found = plan(model, _sized(deployment, size))
+        pools = [pool for rank in found.ranks for pool in rank.pools]
+        fixed = sum(rank.fixed_bytes for rank in found.ranks)
+        return fixed + sum(pool.total_bytes(pool.units or 0) for pool in pools)
+
+    return fitted(settings.cells, settings.fit_ctx, budget, bytes_at)
+
+
+def _sized(deployment: Deployment, size: int) -> Deployment:
+    args = {**deployment.engine_args, "ctx_size": size}
+    return msgspec.structs.replace(deployment, engine_args=args)
 
 
 def _spec(draft: str | ModelSpec) -> ModelSpec:

@@ -40,6 +40,7 @@ KNOWN = (
     "no_kv_offload",
     "kv_offload",
     "fit",
+    "fit_ctx",
     "rs_seq",
     "ctx_checkpoints",
     "cache_ram",
@@ -49,8 +50,7 @@ KNOWN = (
 
 _NO_MATTER = {
     "main_gpu": "which of several cards comes first is told by tensor_split",
-    "fit_target": "kvcalc does not fit a context into memory: give ctx_size",
-    "fit_ctx": "kvcalc does not fit a context into memory: give ctx_size",
+    "fit_target": "kv_cache_memory_bytes is what the margin leaves to the context",
     "override_tensor": "it moves weights, and no cache",
     "n_cpu_moe": "it moves weights, and no cache",
     "cpu_moe": "it moves weights, and no cache",

@@ -188,9 +188,11 @@ def not_modelled(
         ),
     ]
     if settings.fits:
+        given = deployment.kv_cache_memory_bytes is not None or settings.ctx_given
+        context = "" if given else "a context that was not given is the model's own maximum, and "
         said.append(
-            "fitting into memory (fit): a context that was not given is the model's own maximum,"
-            " and layers stay where n_gpu_layers puts them, whatever the free memory"
+            f"fitting into memory (fit): {context}layers stay where n_gpu_layers puts them,"
+            " whatever the free memory"
         )
     if deployment.gpu is not None and not settings.placing.padded:
         said.append("alignment and padding of tensors in this backend's buffers")

@@ -75,6 +75,7 @@ class Settings(NamedTuple):
         rs_seq: rollback snapshots of a state that are asked for.
         method: how tokens are proposed; None where none are.
         checkpoints: context checkpoints a slot (host memory).
+        fits: a context that was not given is shrunk into memory (fit), not below fit_ctx tokens.
         cache_ram: MiB of the prompt cache in host memory; -1 without a limit.
     """
 
@@ -92,6 +93,7 @@ class Settings(NamedTuple):
     checkpoints: int
     cache_ram: int
     fits: bool
+    fit_ctx: int
     ctx_given: bool
 
 
@@ -139,7 +141,8 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         draft_gpu_layers=_gpu_layers(asked, "n_gpu_layers_draft"),
         checkpoints=asked.number("ctx_checkpoints", 32, low=0),
         cache_ram=asked.number("cache_ram", 8192, low=-1),
-        fits=asked.flag("fit", default=True),
+        fits=asked.flag("fit", default=True) and rules.server_slots,
+        fit_ctx=asked.number("fit_ctx", 4096, low=1),
         ctx_given=asked.given("ctx_size") or deployment.max_model_len is not None,
     )
 

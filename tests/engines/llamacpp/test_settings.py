@@ -195,6 +195,31 @@ def test_grok_has_no_flash_attention() -> None:
     assert any("off for grok" in note for note in _plan(grok).notes)
 
 
+class TestFit:
+    """common/fit.cpp with what is left to the context: a straight line, down to 256s."""
+
+    def test_a_context_that_was_not_given_shrinks(self) -> None:
+        found = _plan(kv_cache_memory_bytes=4 * 2**30)
+        assert _units(found) == {"kv": 32768}  # 131,072 B a token
+        assert found.capacity(4 * 2**30).fits
+        shared = _plan(args={"parallel": 2}, kv_cache_memory_bytes=4 * 2**30 + 2**25)
+        assert _units(shared) == {"kv": 32768}  # down to 256 for each of two
+
+    def test_no_less_than_fit_ctx(self) -> None:
+        assert _units(_plan(kv_cache_memory_bytes=2**20)) == {"kv": 4096}
+        assert _units(_plan(args={"fit_ctx": 1024}, kv_cache_memory_bytes=2**20)) == {"kv": 1024}
+
+    def test_what_was_given_stays(self) -> None:
+        for args in ({"ctx_size": 8192}, {"ctx_size": 0}, {"fit": False}):
+            found = _plan(args=args, kv_cache_memory_bytes=2**20)
+            assert _units(found) == {"kv": args.get("ctx_size") or 131072}
+            assert not found.capacity(2**20).fits
+            assert found.capacity(2**20).max_sequences == 0
+
+    def test_all_where_there_is_room(self) -> None:
+        assert _units(_plan(kv_cache_memory_bytes=2**40)) == {"kv": 131072}
+
+
 class TestOllama:
     def test_a_cache_each(self) -> None:
         """-c num_ctx x parallel -np parallel: a sequence gets exactly num_ctx, in 256s."""
