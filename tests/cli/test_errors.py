@@ -12,6 +12,8 @@ from kvcalc.cli.commands import COMMANDS
 from kvcalc.core.errors import UnavailableError
 from tests.cli.harness import Outcome, call, is_fault
 
+FRAG = ["--free", "1GiB", "--largest", "1GiB"]
+VLLM = ["plan", "llama-3.1-8b", "--engine", "vllm"]
 REFUSED = [
     # arguments, a part of the error, a part of the hint
     (["compare", "--max", "32k"], "--max: '32k'", "32000 or 32768"),
@@ -37,7 +39,7 @@ REFUSED = [
     (["compare", "--gpu", "h100-81gb"], "--gpu: unknown GPU", "h100-80gb"),
     (["compare", "--engine", "foo"], "unknown engine 'foo'", "none"),
     (
-        ["compare", "--engine", "llama.cpp"],
+        ["compare", "--engine", "mlx-lm"],
         "--engine: this version of kvcalc does not model",
         "none",
     ),
@@ -75,6 +77,45 @@ REFUSED = [
     (["frag", "--holes", "1GiB", "--free", "2GiB"], "add up to", "alone"),
     (["frag", "--holes", "1GiB", "--request", "0"], "at least one byte", ""),
     (["frag", "--holes", "999999x1GiB"], "--holes: more than", "--free"),
+    (["plan", "--kv-memory", "0"], "--kv-memory: a cache of 0 B holds nothing", "15GiB"),
+    (["plan", "--kv-memory", "0.5B"], "--kv-memory: a cache of 0 B holds nothing", "15GiB"),
+    (["plan", "--kv-cache-memory-bytes", "40G"], "--kv-memory: '40G'", "40GiB (2^30)"),
+    (["plan", "--num-gpu-blocks-override", "0"], "--num-gpu-blocks-override: '0'", "16"),
+    (["plan", "--max-num-seqs", "many"], "--max-num-seqs: 'many'", "16"),
+    (["plan", "--max-num-batched-tokens", "2k"], "--max-num-batched-tokens: '2k'", "16"),
+    (["plan", "--num-speculative-tokens", "1.5"], "--num-speculative-tokens: '1.5'", "16"),
+    (["plan", "--draft-model", "nope"], "--draft-model: unknown model preset 'nope'", "list"),
+    (["plan", "--enable-prefix-caching=x"], "'--enable-prefix-caching' does not take a value", ""),
+    (["plan", "--num-gpu-blocks-override", "9"], "engine none has no num_gpu_blocks_override", ""),
+    (["plan", "--no-async-scheduling"], "engine none has no async_scheduling", "leave it out"),
+    ([*VLLM, "--tp", "3"], "llama-3.1-8b: 32 attention heads cannot be split over 3 ranks", "32"),
+    ([*VLLM, "--block", "8"], "llama-3.1-8b: ", ""),
+    ([*VLLM, "--gpu", "mi300x"], "llama-3.1-8b: mi300x is no CUDA card", "NVIDIA"),
+    ([*VLLM, "--gpu", "h100"], "--gpu: unknown GPU", "h100-80gb"),
+    ([*VLLM, "--kv-cache-dtype", "q8_0"], "q8_0", ""),
+    ([*VLLM, "--kv-cache-dtype", "nvfp5"], "--kv-cache-dtype: unknown cache dtype", "nvfp4"),
+    ([*VLLM, "--engine-version", "0.34"], "vLLM 0.34.0 is not known", "0.33"),
+    ([*VLLM, "--engine-version", "newest"], "'newest' is no vLLM version", "0.33"),
+    ([*VLLM, "--engine-version", "0.20+v0"], "vLLM 0.20 has no V0 engine", "leave"),
+    ([*VLLM, "--attention-backend", "FLASH"], "attention backend 'FLASH' is not known", "known"),
+    ([*VLLM, "--mamba-cache-dtype", "int8"], "unknown state dtype 'int8'", "float32"),
+    ([*VLLM, "--mamba-ssm-cache-dtype", "int8"], "unknown state dtype 'int8'", "float32"),
+    ([*VLLM, "--speculative-method", "mtp"], "without a number of tokens", "num_speculative"),
+    ([*VLLM, "--num-speculative-tokens", "2"], "no multi-token-prediction layers", "ngram"),
+    (
+        [*VLLM, "--speculative-method", "medusa", "--num-speculative-tokens", "2"],
+        "unknown speculative method 'medusa'",
+        "ngram",
+    ),
+    (["plan", "minimax-m3", *VLLM[2:]], "minimax-m3: vLLM 0.33.0 does not serve", "--engine none"),
+    (["plan", "qwen-7b", *VLLM[2:]], "qwen-7b: vLLM 0.33.0 no longer serves", "0.23"),
+    (["plan", "llama-3.1-8b", "qwen-7b", *VLLM[2:]], "qwen-7b: vLLM 0.33.0 no longer serves", ""),
+    (["compare", "--max-num-seqs", "3"], "engine none has no max_num_seqs", ""),
+    (["per-token", "--attention-backend", "x"], "engine none has no attention_backend", ""),
+    (["frag", *FRAG, "--mamba-cache-dtype", "x"], "engine none has no mamba_cache_dtype", ""),
+    (["compare", "llama-3.1-8b", *VLLM[2:], "--max-num-seqs", "x"], "--max-num-seqs: 'x'", "16"),
+    (["per-token", "llama-3.1-8b", *VLLM[2:], "--tp", "5"], "over 5 ranks", "divides 32"),
+    (["frag", *FRAG, "llama-3.1-8b", *VLLM[2:], "--dcp", "2"], "decode_context_parallel", ""),
     (["per-token", "--tokens", "32k"], "--tokens: '32k'", "32000 or 32768"),
     (["per-token", "--tokens", "8192", "--tokens", "x"], "--tokens: 'x'", "8192"),
     (["presets", "show", "nope"], "unknown model preset 'nope'", "presets list"),

@@ -20,10 +20,15 @@ import pytest
 
 from kvcalc import __version__
 from kvcalc.core.results import FileFault
+from kvcalc.engines import ENGINES
 from tests.cli.harness import call, is_fault, python, rows_of, validate
 
 FRAG = ["frag", "--free", "15GiB", "--largest", "1.9GiB", "--request", "2GiB"]
 HYBRIDS = ["qwen3.5-27b", "gemma-3-27b", "nemotron-3-nano-30b-a3b", "llama-4-scout"]
+VLLM = ["--engine", "vllm", "--max", "8192"]
+# One of every kind that vLLM groups and pages in a way of its own.
+GROUPED = ["qwen3.5-27b", "gemma-3-27b", "gpt-oss-120b", "llama-4-scout", "jamba-v0.1"]
+GROUPED += ["deepseek-v3.2", "deepseek-v4-flash", "kimi-k3", "falcon-mamba-7b"]
 COMMANDS = {
     "per-token": [
         ["per-token"],
@@ -32,6 +37,7 @@ COMMANDS = {
         ["per-token", "llama-3.1-70b", "--tp", "16", "--pp", "3", "--explain"],
         ["per-token", "--layers", "3", "--kv-heads", "5", "--head-dim", "33"],
         ["per-token", "deepseek-v2-lite", "--kv-cache-dtype", "6bit"],
+        ["per-token", *GROUPED, *VLLM],
     ],
     "compare": [
         ["compare"],
@@ -42,6 +48,7 @@ COMMANDS = {
         ["compare", "--kv-memory", "0"],
         ["compare", "--tp", "8", "--pp", "2", "--units", "decimal"],
         ["compare", "--max", "100", "--over", "keep"],
+        ["compare", *GROUPED, *VLLM, "--kv-memory", "80GiB", "--explain"],
     ],
     "frag": [
         FRAG,
@@ -49,7 +56,29 @@ COMMANDS = {
         ["frag", "--holes", "1.9GiB,29x512MiB", "--request", "2GiB"],
         ["frag", "--free", "0", "--largest", "0"],
         ["frag", "--free", "99999PiB", "--largest", "99998PiB", "--request", "1"],
+        [*FRAG, *GROUPED, *VLLM],
     ],
+    "plan": [
+        ["plan"],
+        ["plan", *HYBRIDS, "deepseek-v4-flash", "--kv-memory", "15GiB"],
+        ["plan", *GROUPED, *VLLM],
+        ["plan", *GROUPED, *VLLM, "--kv-memory", "15GiB", "--units", "decimal"],
+        ["plan", *GROUPED, *VLLM, "--kv-memory", "100MiB"],
+        ["plan", "llama-3.1-8b", *VLLM, "--kv-memory", "99999PiB"],
+        ["plan", "llama-3.1-8b", *VLLM, "--num-gpu-blocks-override", "100"],
+        ["plan", "qwen3-next-80b-a3b", *VLLM, "--pp", "5", "--tp", "2", "--kv-memory", "15GiB"],
+        ["plan", "gemma-3-27b", *VLLM, "--block", "32", "--block", "64"]
+        + ["--kv-cache-dtype", "bf16", "--kv-cache-dtype", "fp8"],
+        ["plan", "gemma-3-27b", *VLLM, "--engine-version", "0.19.1", "--kv-memory", "15GiB"]
+        + ["--disable-hybrid-kv-cache-manager", "--max-num-batched-tokens", "2048"],
+        ["plan", "llama-2-7b", "jamba-v0.1", *VLLM[:2], "--engine-version", "0.6.4"]
+        + ["--kv-memory", "10GiB"],
+        ["plan", "qwen3.5-27b", *VLLM, "--speculative-method", "mtp"]
+        + ["--num-speculative-tokens", "2", "--no-enable-prefix-caching"],
+        ["plan", "llama-3.1-8b", "qwen3-8b", "--max", "8192", "--kv-memory", "10GiB"]
+        + [word for engine in ENGINES for word in ("--engine", engine)],
+    ],
+    "engines": [["engines"]],
     "layers": [["layers", "gemma-3-27b"], ["layers", *HYBRIDS, "--kv-cache-dtype", "fp8"]],
     "layers-diff": [
         ["layers", "llama-3.1-8b", "llama-3.1-70b"],
@@ -130,7 +159,7 @@ class TestJson:
 
     def test_repeats_its_combination(self) -> None:
         """Each entry of compare, frag and per-token says which combination it is for."""
-        for command in (["compare"], FRAG, ["per-token"]):
+        for command in (["compare"], FRAG, ["per-token"], ["plan"]):
             results = call(*command, "--block", "8", "--block", "64", "-f", "json").results
             assert [r["block_size"] for r in results] == [8, 64], command
             for key in ("model", "engine", "max_model_len"):
@@ -150,11 +179,13 @@ class TestJson:
         compare = call("compare", "--kv-memory", "1GiB", "-f", "json").results[0]
         frag = call(*FRAG, "-f", "json").results[0]
         per_token = call("per-token", "-f", "json").results[0]
+        plan = call("plan", "gemma-3-27b", *VLLM, "--kv-memory", "1GiB", "-f", "json").results[0]
 
         for text, found in (
             (COMPARE_KEYS, compare),
             (FRAG_KEYS, frag),
             (SIZE_KEYS, per_token),
+            (PLAN_KEYS, plan),
         ):
             paths = {re.sub(r"\.\d+", "", path) for path, _ in _leaves(found)}
             for key in text.split():
@@ -206,6 +237,20 @@ SIZE_KEYS = """
 model kv_cache_dtype bytes_per_token growth.bytes growth.tokens bytes_per_token_past_windows
 state_bytes encoder_bytes block_size block_bytes layers.kind layers.count layers.bytes_per_token
 layers.state_bytes sequences.tokens sequences.bytes
+"""
+PLAN_KEYS = """
+model engine engine_version kv_cache_dtype num_gpus block_size block_bytes max_model_len
+bytes_per_token reuse_tokens units_needed needed_bytes
+request.reserved_bytes request.used_bytes request.waste_bytes request.waste_ratio
+request.waste.reservation_bytes request.waste.future_bytes request.waste.tail_bytes
+request.waste.retention_bytes request.waste.page_padding_bytes request.waste.group_padding_bytes
+request.waste.pool_overhead_bytes request.waste.external_bytes
+groups.pool groups.name groups.layers groups.block_size groups.keeps groups.page_bytes
+groups.group_bytes groups.content_bytes groups.units_held groups.units_needed
+ranks.name ranks.num_gpus ranks.block_bytes ranks.needed_bytes
+start_up.kv_cache_bytes start_up.num_blocks start_up.kv_cache_tokens start_up.max_concurrency
+start_up.max_sequences start_up.fits start_up.needed_bytes start_up.max_model_len_that_fits
+start_up.overhead_bytes start_up.log notes convention source
 """
 
 

@@ -166,6 +166,7 @@ def vllm_rows() -> str:
 
 def engine_rows() -> str:
     """Return how many answers of the other engines are equal."""
+    from tests.engines.llamacpp.tally import FILES as CONTEXTS
     from tests.engines.llamacpp.tally import tally
     from tests.engines.lmdeploy.tally import tallies as of_lmdeploy
     from tests.engines.sglang.tally import tallies as of_sglang
@@ -183,7 +184,7 @@ def engine_rows() -> str:
     pools = list(of_sglang().values())
     wrong, left = sum(len(t.wrong) for t in pools), sum(t.left_out for t in pools)
     lines = {
-        "llama.cpp": counted([tally()]),
+        "llama.cpp": counted(tally(name) for name in CONTEXTS),
         "lmdeploy": counted(of_lmdeploy().values()),
         "sglang": (sum(t.equal for t in pools), 0, wrong, left),
         "transformers": counted(of_transformers().values()),
