@@ -47,7 +47,8 @@ def run(values: Values) -> None:
     plans = inputs.plans(models, deployed, notes, tell=False)
     results = []
     for found in plans:
-        sized = inputs.number(values, "num_gpu_blocks_override") is not None
+        fixed = inputs.number(values, "num_gpu_blocks_override") is not None
+        sized = fixed or found.split == "fixed"
         log = start_up_log(found, memory) if sized or memory is not None else ()
         results.append(summarise(found, kv_cache_bytes=memory, sized=sized, log=log))
     emit("plan", values, inputs.echo(values, plans), results, notes)

@@ -406,7 +406,7 @@ def _unnumbered(name: str) -> str:
 
 def _started(start: StartUp, longest: int, size: _Size) -> list[Block]:
     given = (
-        "as many blocks as are set"
+        "the size that is set"
         if start.kv_cache_bytes is None
         else f"{size(start.kv_cache_bytes)} for the cache"
     )
