@@ -91,7 +91,7 @@ REFUSED = [
     ([*VLLM, "--tp", "3"], "llama-3.1-8b: 32 attention heads cannot be split over 3 ranks", "32"),
     ([*VLLM, "--block", "8"], "llama-3.1-8b: ", ""),
     ([*VLLM, "--gpu", "mi300x"], "llama-3.1-8b: mi300x is no CUDA card", "NVIDIA"),
-    ([*VLLM, "--gpu", "h100"], "--gpu: unknown GPU", "h100-80gb"),
+    ([*VLLM, "--gpu", "h101"], "--gpu: unknown GPU", "h100"),
     ([*VLLM, "--kv-cache-dtype", "q8_0"], "q8_0", ""),
     ([*VLLM, "--kv-cache-dtype", "nvfp5"], "--kv-cache-dtype: unknown cache dtype", "nvfp4"),
     ([*VLLM, "--engine-version", "0.34"], "vLLM 0.34.0 is not known", "0.33"),
