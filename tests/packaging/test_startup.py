@@ -41,6 +41,28 @@ def test_modules(per_token: dict[str, list[str]], module: str) -> None:
     assert module not in per_token["modules"]
 
 
+@pytest.fixture(scope="module")
+def plan() -> dict[str, list[str]]:
+    """What a plan of vLLM's loads."""
+    engine = ("--engine", "vllm", "--gpu", "h100-80gb", "--max", "8192")
+    return watched("plan", "qwen3.5-27b", *engine, "--kv-memory", "15GiB")
+
+
+@pytest.mark.parametrize("module", ["numpy", "pydantic", "jsonschema", "rich.table", "asyncio"])
+def test_modules_of_a_plan(plan: dict[str, list[str]], module: str) -> None:
+    """So does `kvcalc plan`."""
+    assert module not in plan["modules"]
+
+
+def test_a_plan_loads_one_engine(plan: dict[str, list[str]]) -> None:
+    """Of the engines it loads the one that was named, without V0 and DeepSeek-V4."""
+    engines = {name.split(".")[2] for name in plan["modules"] if name.startswith("kvcalc.engines.")}
+
+    assert engines == {"vllm"}
+    for name in ("v0", "deepseek_v4"):
+        assert f"kvcalc.engines.vllm.{name}" not in plan["modules"]
+
+
 def test_files(per_token: dict[str, list[str]]) -> None:
     """It opens one preset, the one that was named."""
     presets = [path for path in per_token["opened"] if path.endswith((".yaml", ".yml"))]
