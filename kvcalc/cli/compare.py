@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import typer
 
 from kvcalc.cli import inputs
@@ -17,6 +19,8 @@ from kvcalc.cli.options import (
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
 from kvcalc.core.compare import compare
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import format_count
 
 _W = "Requests"
 _WORKLOAD = (
@@ -64,6 +68,8 @@ def run(values: Values) -> None:
     over = inputs.over_policy(values)
     deployed = inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS)
     plans = inputs.plans(models, deployed, notes)
+    if memory:
+        notes += [line for p in plans for line in _does_not_start(p, memory)]
     results = [
         compare(
             p,
@@ -76,3 +82,16 @@ def run(values: Values) -> None:
         for p in plans
     ]
     emit("compare", values, inputs.echo(values, plans), results, notes)
+
+
+def _does_not_start(plan: CachePlan, memory: int) -> Iterator[str]:
+    """Say so where the engine would refuse to start with that memory, whatever fits by itself."""
+    if plan.engine == "none":
+        return  # nothing starts
+    found = plan.capacity(memory)
+    if not found.fits:
+        yield (
+            f"{plan.model}: {plan.engine} does not start with {format_count(memory)} B: one"
+            f" sequence of {format_count(plan.max_model_len)} needs"
+            f" {format_count(found.needed_bytes)} B"
+        )

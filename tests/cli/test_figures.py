@@ -379,3 +379,12 @@ class TestPerToken:
 
         assert one["model"] == "qwen3.5-27b-attention"
         assert "note: no model was named: qwen3.5-27b-attention" in outcome.err
+
+
+def test_compare_says_that_an_engine_does_not_start() -> None:
+    """What fits by itself is no start: vLLM wants room for one sequence of the maximum."""
+    asked = ("compare", "llama-3.1-8b", "--engine", "vllm", "--max", "8192", "--gpu", "h100-80gb")
+    told = "note: llama-3.1-8b: vllm does not start with 536,870,912 B: one sequence of 8,192"
+
+    assert told in call(*asked, "--kv-memory", "512MiB").err
+    assert "does not start" not in call(*asked, "--kv-memory", "2GiB").err
