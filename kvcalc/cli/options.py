@@ -327,8 +327,9 @@ def _places(
     for name, origin in origins.items():
         if origin is Origin.VARIABLE:
             param = next(p for p in ctx.command.params if p.name == name)
-            # click takes the first of them that is set.
-            places[name] = next(v for v in param.envvar or () if os.environ.get(v))
+            # click takes the first of them that is set; a switch has one.
+            named = [param.envvar] if isinstance(param.envvar, str) else param.envvar or ()
+            places[name] = next(v for v in named if os.environ.get(v))
         elif origin is Origin.SETTINGS:
             places[name] = ctx.meta.get(PLACES, {}).get(name, flags[name])
     return places

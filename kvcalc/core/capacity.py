@@ -162,7 +162,7 @@ def _room(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> Fraction |
 
 def _need_as_reported(plan: CachePlan, pool: Pool, n: int) -> int:
     """Units of a sequence of n local tokens as the logged concurrency counts them."""
-    if plan.report != "weighted":
+    if not plan.weighs_groups:
         return pool.need(n)
     widths = sum(group.rule.peak(n) * group.unit_bytes for group in pool.groups)
     return cdiv(widths, pool.groups[0].unit_bytes)
@@ -328,7 +328,7 @@ def _logged(
 ) -> tuple[int, float]:
     """Return tokens and concurrency as the engine logs them."""
     times = float(concurrency)
-    if plan.report in ("concurrency", "weighted"):
+    if plan.report == "concurrency":
         # As the engine computes it: a quotient that is no binary fraction can lose a token.
         return int(times * n), times
     if plan.report in ("even_groups", "tokens") and plan.block_pool is not None:

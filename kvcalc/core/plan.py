@@ -43,12 +43,11 @@ ratio of units (`Pool.share`); to each pool its share of the bytes (`Pool.share`
 and then to tokens (`Rank.sizing`); or not at all, as the settings fix the units."""
 
 
-Report = Literal["exact", "concurrency", "weighted", "even_groups", "tokens"]
+Report = Literal["exact", "concurrency", "even_groups", "tokens"]
 """How an engine turns units into the two figures that it logs: sequences at once times the maximum,
-without rounding on the way (`exact`) or in floating point (`concurrency`; `weighted`: a group's
-units count as much as they are wide beside the first's); units shared evenly by the groups, in
-tokens of the smallest block (`even_groups`); or all units in tokens, over the maximum (`tokens`).
-"""
+without rounding on the way (`exact`) or in floating point (`concurrency`); units shared evenly by
+the groups, in tokens of the smallest block (`even_groups`); or all units in tokens, over the
+maximum (`tokens`)."""
 
 Check = Literal["units", "layers", "first_group"]
 """What an engine's start-up check asks for a sequence of the maximum: its units; what its layers
@@ -305,6 +304,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
             None where the cache alone decides.
         reuse_tokens: a shared prefix is reused in multiples of so many tokens; None where none is.
         report: how units become the figures that the engine logs.
+        weighs_groups: in those, a group's units count as much as they are wide beside the first's.
         check: what the engine's start-up check asks for.
         check_spares_reserved: that check leaves the reserved units out.
         check_fixed_units: where the settings fix the units, that check compares with them;
@@ -326,6 +326,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     max_sequences: Positive | None = None
     reuse_tokens: Positive | None = None
     report: Report = "exact"
+    weighs_groups: bool = False
     check: Check = "units"
     check_spares_reserved: bool = True
     check_fixed_units: bool = True
@@ -467,6 +468,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
             max_sequences=None,
             reuse_tokens=None,
             report="exact",
+            weighs_groups=False,
             notes=(),
             unsupported=(),
             source=f"contiguous twin of {self.source or self.engine}",

@@ -199,9 +199,9 @@ def format_bytes(value: int, *, units: UnitSystem = "binary", exact: bool = Fals
             return f"{value // unit:,} {smaller}"
     rounded = _scaled(value, size, 1 if value >= 100 * size else 2)
     step = 1024 if units == "binary" else 1000
-    if rounded == f"{step:,}":  # rounded up into the next unit
-        name = next((n for n, s in table.items() if s == size * step), name)
-        rounded = "1"
+    above = next((n for n, s in table.items() if s == size * step), None)
+    if rounded == f"{step:,}" and above is not None:  # rounded up into the next unit
+        name, rounded = above, "1"
     return f"{rounded} {name}"
 
 

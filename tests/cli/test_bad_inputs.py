@@ -63,10 +63,11 @@ NAMES = [
 ]
 NAMES += [*(w for w in WORDS if w.strip() and w not in ("--", "-", "."))]
 
-COUNTS = ["--block", "--block-size", "--tp", "--pp", "--dp", "--dcp"]
-COMMANDS = ["compare", "per-token", "frag"]
+COUNTS = ["--block", "--block-size", "--tp", "--pp", "--dp", "--dcp", "--max-num-seqs"]
+COUNTS += ["--max-num-batched-tokens", "--num-gpu-blocks-override", "--num-speculative-tokens"]
+COMMANDS = ["compare", "per-token", "frag", "plan"]
 NAMING = ["--engine", "--dtype", "--kv-cache-dtype", "--gpu", "--format", "--units"]
-NAMING += ["--preset", "--settings"]
+NAMING += ["--preset", "--settings", "--draft-model"]
 FRAG = ["--free", "1GiB", "--largest", "512MiB"]
 
 
@@ -112,7 +113,7 @@ def sizes(rng: random.Random) -> Slip:
     value = rng.choice([*NOT_A_SIZE, long(rng)])
     option = rng.choice(["--kv-memory", "--free", "--largest", "--request", "--holes"])
     if option == "--kv-memory":
-        return Slip(["compare", f"--kv-memory={value}"])
+        return Slip([rng.choice(["compare", "plan"]), f"--kv-memory={value}"])
     if option == "--holes":
         value = "-1GiB" if "," in value else value
         return Slip(["frag", "--holes=" + rng.choice(["", "1GiB,", "3x"]) + value])
@@ -428,6 +429,8 @@ def traces(rng: random.Random) -> Slip:
 
 SETTINGS = ["model", "engine", "engine_version", "dtype", "kv_cache_dtype", "block_size", "gpu"]
 SETTINGS += ["max_model_len", "tensor_parallel_size", "kv_memory", "lengths", "over", "units"]
+SETTINGS += ["max_num_batched_tokens", "max_num_seqs", "num_gpu_blocks_override"]
+SETTINGS += ["num_speculative_tokens", "draft_model"]
 BAD_VALUES = [
     "{a: 1}",
     "[[1]]",

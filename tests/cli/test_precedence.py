@@ -153,6 +153,79 @@ class TestVariables:
         assert flagged.code == 0
         assert flagged == found
 
+    @pytest.mark.parametrize(
+        ("name", "value", "option"),
+        [
+            ("KVCALC_ENGINE", "none", "--engine"),
+            ("KVCALC_ENGINE_VERSION", "0.26", "--engine-version"),
+            ("KVCALC_GPU", "a100-80gb", "--gpu"),
+            ("KVCALC_MAX_NUM_BATCHED_TOKENS", "2048", "--max-num-batched-tokens"),
+            ("KVCALC_MAX_NUM_SEQS", "64", "--max-num-seqs"),
+            ("KVCALC_NUM_GPU_BLOCKS_OVERRIDE", "100", "--num-gpu-blocks-override"),
+            ("KVCALC_ATTENTION_BACKEND", "TRITON_ATTN", "--attention-backend"),
+            ("KVCALC_MAMBA_CACHE_DTYPE", "float32", "--mamba-cache-dtype"),
+            ("KVCALC_MAMBA_SSM_CACHE_DTYPE", "bfloat16", "--mamba-ssm-cache-dtype"),
+            ("KVCALC_NUM_SPECULATIVE_TOKENS", "2", "--num-speculative-tokens"),
+            ("KVCALC_KV_MEMORY", "15GiB", "--kv-memory"),
+            ("KVCALC_KV_CACHE_MEMORY_BYTES", "15GiB", "--kv-memory"),
+        ],
+    )
+    def test_settings_of_an_engine(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, value: str, option: str
+    ) -> None:
+        """So do the variables of what an engine takes."""
+        plan = ["plan", "qwen3.5-27b", "--max", "8192", "--format", "json"]
+        plan += [] if option == "--engine" else ["--engine", "vllm"]
+        flagged = call(*plan, option, value)
+        monkeypatch.setenv(name, value)
+
+        assert flagged.code == 0, flagged
+        assert flagged == call(*plan)
+
+    def test_speculation(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A method and a draft model can be set for a whole job too."""
+        plan = ("plan", "llama-3.1-70b", "--max", "8192", "--engine", "vllm", "--format", "json")
+        tokens = ("--num-speculative-tokens", "3")
+        for flag, name, value in (
+            ("--speculative-method", "KVCALC_SPECULATIVE_METHOD", "eagle"),
+            ("--draft-model", "KVCALC_DRAFT_MODEL", "llama-3.2-3b"),
+        ):
+            flagged = call(*plan, *tokens, flag, value)
+            with monkeypatch.context() as patched:
+                patched.setenv(name, value)
+                assert call(*plan, *tokens) == flagged
+            assert flagged.code == 0
+            assert flagged.results != call(*plan).results
+
+    @pytest.mark.parametrize(
+        ("name", "flag"),
+        [
+            ("KVCALC_ENABLE_PREFIX_CACHING", "enable-prefix-caching"),
+            ("KVCALC_ASYNC_SCHEDULING", "async-scheduling"),
+            ("KVCALC_DISABLE_HYBRID_KV_CACHE_MANAGER", "disable-hybrid-kv-cache-manager"),
+        ],
+    )
+    def test_switches(self, monkeypatch: pytest.MonkeyPatch, name: str, flag: str) -> None:
+        """A switch is on or off, in any of the usual words; what is neither names its variable."""
+        plan = ("plan", "llama-3.1-8b", "--max", "8192", "--engine", "vllm")
+        monkeypatch.delenv("_", raising=False)
+        words = {"true": f"--{flag}", "1": f"--{flag}", "off": f"--no-{flag}", "No": f"--no-{flag}"}
+        for word, typed in words.items():
+            expected = call(*plan, typed)
+            monkeypatch.setenv(name, word)
+            assert call(*plan) == expected
+            monkeypatch.delenv(name)
+        monkeypatch.setenv(name, "perhaps")
+        assert is_fault(call(*plan)) == f"{name}: 'perhaps' is neither true nor false"
+
+    def test_fault_of_an_engines_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A bad value is told with the variable that holds it."""
+        monkeypatch.setenv("KVCALC_KV_CACHE_MEMORY_BYTES", "0")
+
+        assert (
+            is_fault(call("plan")) == "KVCALC_KV_CACHE_MEMORY_BYTES: a cache of 0 B holds nothing"
+        )
+
     def test_several(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A variable may hold several blocks."""
         monkeypatch.setenv("KVCALC_BLOCK", "16 32")
@@ -320,6 +393,81 @@ class TestSettings:
         assert found["workload"]["over"] == "exclude"
         assert found["concurrency"]["kv_cache_bytes"] == 2**30
         assert found["all_ranks"]["num_gpus"] == 4
+
+    def test_every_setting_of_an_engine(self) -> None:
+        """So does every setting of an engine: the same as its flag does."""
+        settings(
+            "model: qwen3.5-27b\n"
+            "engine: vllm\n"
+            'engine_version: "0.30"\n'
+            "gpu: l40s\n"
+            "max_model_len: 8192\n"
+            "max_num_batched_tokens: 1024\n"
+            "max_num_seqs: 16\n"
+            "enable_prefix_caching: true\n"
+            "async_scheduling: false\n"
+            "num_gpu_blocks_override: 300\n"
+            "attention_backend: FLASH_ATTN\n"
+            "mamba_cache_dtype: float32\n"
+            "mamba_ssm_cache_dtype: float32\n"
+            "speculative_method: mtp\n"
+            "num_speculative_tokens: 2\n"
+            "kv_cache_memory_bytes: 20GiB\n"
+            "format: json\n"
+        )
+        outcome = call("plan")
+        flags = (
+            "--engine vllm --engine-version 0.30 --gpu l40s --max 8192"
+            " --max-num-batched-tokens 1024 --max-num-seqs 16 --enable-prefix-caching"
+            " --no-async-scheduling --num-gpu-blocks-override 300 --attention-backend FLASH_ATTN"
+            " --mamba-cache-dtype float32 --mamba-ssm-cache-dtype float32"
+            " --speculative-method mtp --num-speculative-tokens 2 --kv-memory 20GiB"
+        )
+        typed = call("plan", "qwen3.5-27b", *flags.split(), "--settings", "", "-f", "json")
+
+        assert outcome.code == 0, outcome
+        assert outcome.results == typed.results
+        assert "kvcalc.yaml:15" in outcome.document["notes"][0]
+
+    def test_a_draft_model_by_settings(self) -> None:
+        """A draft model may stand there as well."""
+        settings("engine: vllm\ndraft_model: llama-3.2-3b\nnum_speculative_tokens: 3\n")
+        groups = one("plan", "llama-3.1-70b", "--max", "8192")["groups"]
+
+        assert sum(group["layers"] for group in groups) == 80 + 28
+
+    @pytest.mark.parametrize("told", ["false", "no", "off", "'0'", "No", "FALSE"])
+    def test_switched_off(self, told: str) -> None:
+        """A switch of a settings file is a truth value, or a word for one."""
+        settings(f"engine: vllm\nenable_prefix_caching: {told}\n")
+
+        assert one("plan", "qwen3.5-27b", "--max", "8192")["reuse_tokens"] is None
+        on = one("plan", "qwen3.5-27b", "--max", "8192", "--enable-prefix-caching")
+        assert on["reuse_tokens"] == 832
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "enable_prefix_caching: perhaps\n",
+            "async_scheduling: 2\n",
+            "disable_hybrid_kv_cache_manager: [true]\n",
+            "enable_prefix_caching:\n",
+            "max_num_seqs: true\n",
+            "max_num_batched_tokens: 2k\n",
+            "num_gpu_blocks_override: 0\n",
+            "num_speculative_tokens: [1, 2]\n",
+            "draft_model: nope\n",
+            "kv_memory: 0\n",
+            "kv_memory: 1GiB\nkv_cache_memory_bytes: 1GiB\n",
+            "engine_version: 0.10\n",
+        ],
+    )
+    def test_broken_settings_of_an_engine(self, text: str) -> None:
+        """What an engine's setting cannot be is refused with its file and line."""
+        settings(text)
+        line = text.count("\n")
+
+        assert is_fault(call("plan", "--engine", "vllm")).startswith(f"kvcalc.yaml:{line}: ")
 
     def test_settings_of_other_commands(self) -> None:
         """A setting that a command has no option for is no fault of that command."""

@@ -386,8 +386,6 @@ def test_extra_units_are_not_spared() -> None:
 LOGGED: dict[Report, tuple[int, float]] = {
     "exact": (101 * 64 // 6, 101 / 6),
     "concurrency": (int(101 / 6 * 64), 101 / 6),
-    # 4 x 128 + 2 x 320 B are nine units of the first group's 128 B.
-    "weighted": (int(101 / 9 * 64), 101 / 9),
     "even_groups": (101 // 2 * 16, 101 / 6),
     "tokens": (101 // 2 * 16, 101 // 2 * 16 / 64),
 }
@@ -400,6 +398,20 @@ def test_what_is_logged(report: Report, logged: tuple[int, float]) -> None:
     found = plan.capacity(101 * 320)
 
     assert (found.kv_cache_tokens, found.max_concurrency) == logged
+    assert (found.num_blocks, found.max_sequences) == (101, 16)
+
+
+def test_groups_that_are_weighed() -> None:
+    """4 x 128 + 2 x 320 B are nine units of the first group's 128 B."""
+    plan = one_rank(
+        pool(NARROW, WIDE, reserved_units=1),
+        report="concurrency",
+        weighs_groups=True,
+        max_model_len=64,
+    )
+    found = plan.capacity(101 * 320)
+
+    assert (found.kv_cache_tokens, found.max_concurrency) == (int(101 / 9 * 64), 101 / 9)
     assert (found.num_blocks, found.max_sequences) == (101, 16)
 
 

@@ -218,6 +218,12 @@ def test_halves_are_rounded_up(value: int, expected: str) -> None:
     assert format_bytes(value, units="decimal") == expected
 
 
+def test_no_unit_above_the_largest() -> None:
+    """What rounds up in the largest unit stays in it; `1 PB` would be a thousandth."""
+    assert format_bytes(999_960 * 10**12 + 1, units="decimal") == "1,000 PB"
+    assert format_bytes(2**60 - 1) == "1,024 PiB"
+
+
 def test_exact() -> None:
     """Exact means every digit, in bytes, in either system."""
     assert format_bytes(983_040, exact=True) == "983,040 B"

@@ -58,6 +58,7 @@ CASES = {
     "plan-engines-80.txt": "plan gemma-3-27b --engine vllm --engine sglang --engine llama.cpp"
     " --max 8192 --gpu h100-80gb --kv-memory 20GiB --engine-arg llama.cpp:parallel=4",
     "compare-vllm-80.txt": f"compare qwen3.5-27b {PLAN}",
+    "compare-vllm-groups-80.txt": f"compare kimi-k3 {PLAN} --tp 8",
     "per-token-vllm-80.txt": "per-token qwen3.5-27b --engine vllm --gpu h100-80gb --max 8192",
     "engines-80.txt": "engines",
     "frag.txt": FRAG,

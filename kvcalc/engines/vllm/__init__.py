@@ -15,7 +15,7 @@ from kvcalc.core.dtypes import kv_dtype
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import CachePlan, Report
+from kvcalc.core.plan import CachePlan
 from kvcalc.engines.vllm.assemble import ranks_of
 from kvcalc.engines.vllm.checks import check_context_parallel, check_split
 from kvcalc.engines.vllm.grouping import Grouping, group_layers
@@ -78,7 +78,9 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         split="one_pool",
         max_model_len=settings.max_model_len,
         reuse_tokens=_reuse(grouping, layers, settings) if settings.prefix_caching else None,
-        report=_report(grouping, settings),
+        report=settings.rules.report,
+        # Pages side by side once counted by their width: get_max_concurrency_for_kv_cache_config.
+        weighs_groups=grouping.packed and settings.rules.pads_windows,
         check=settings.rules.check,
         check_spares_reserved=settings.rules.spares_null_block,
         check_fixed_units=settings.rules.override_in_check,
@@ -116,14 +118,6 @@ def _block_size(grouping: Grouping) -> int:
             if spec.kind in kinds:
                 return spec.block
     return specs[0].block
-
-
-def _report(grouping: Grouping, settings: Settings) -> Report:
-    """How blocks become the logged figures; pages side by side once counted by their width."""
-    rules = settings.rules
-    if grouping.packed and rules.pads_windows and rules.report == "concurrency":
-        return "weighted"
-    return rules.report
 
 
 def _reuse(grouping: Grouping, layers: Layers, settings: Settings) -> int:

@@ -636,10 +636,11 @@ def test_deepseek_v4(at: str, width: int, blocks: int, request_blocks: int, toke
 
 
 def test_deepseek_v4_in_0_20_0() -> None:
-    """The token line is still that of one of five groups in blocks of 4."""
+    """The token line is still that of one of five groups in blocks of 4; they are weighed."""
     capacity = _deepseek_v4("0.20.0").capacity(20 * GIB)
 
     assert (capacity.num_blocks, capacity.kv_cache_tokens) == (20_417, 20_417 // 5 * 4)
+    assert capacity.max_concurrency == 20_417 / 3481
 
 
 @pytest.mark.parametrize(
