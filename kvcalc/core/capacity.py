@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 from kvcalc.core.errors import InvalidValueError, UsageError
@@ -237,23 +238,17 @@ def longest(plan: CachePlan, rank: Rank, budget: int | None, high: int) -> int:
 
     What a sequence needs rises with its length.
     """
-    low = 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _starts(plan, rank, budget, middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return _last(high, lambda n: _starts(plan, rank, budget, n))
 
 
-def _longest(plan: CachePlan, budget: int | None, high: int) -> int:
-    """Return the longest length up to `high` of which one sequence fits on every rank."""
+def _starts_everywhere(plan: CachePlan, budget: int | None, n: int) -> bool:
+    """Whether a sequence of n tokens fits on every rank by the engine's own start-up check."""
+    # A pipeline stage may keep nothing at all (layers that borrow another's cache).
+    return all(_starts(plan, rank, budget, n) for rank in plan.ranks if rank.bytes_needed(n))
 
-    def fits(n: int) -> bool:
-        # A pipeline stage may keep nothing at all (layers that borrow another's cache).
-        return all(_starts(plan, rank, budget, n) for rank in plan.ranks if rank.bytes_needed(n))
 
+def _last(high: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest n up to `high` that fits, where all below it fit too; 0 for none."""
     low = 0
     while low < high:
         middle = (low + high + 1) // 2
@@ -316,8 +311,8 @@ def capacity(plan: CachePlan, kv_cache_bytes: int | None, *, at: int | None = No
         max_concurrency=times,
         max_sequences=whole,
         needed_bytes=rank.bytes_needed(n),
-        fits=all(_starts(plan, r, kv_cache_bytes, n) for r in plan.ranks if r.bytes_needed(n)),
-        max_model_len_that_fits=_longest(plan, kv_cache_bytes, n),
+        fits=_starts_everywhere(plan, kv_cache_bytes, n),
+        max_model_len_that_fits=_last(n, lambda m: _starts_everywhere(plan, kv_cache_bytes, m)),
         overhead_bytes=_overhead(plan, rank, kv_cache_bytes, pools),
         pools=pools,
     )

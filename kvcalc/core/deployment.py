@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Annotated, Literal
 
 import msgspec
 
-from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.values import Positive, Value, require_range
 
@@ -119,6 +120,16 @@ class Deployment(Value, frozen=True, kw_only=True):
     def num_gpus(self) -> int:
         """Number of GPUs."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    def refuse_others(self, known: Container[str], engine: str, hint: str = "leave it out") -> None:
+        """Refuse a setting that is not its default and that an engine has not.
+
+        Raises:
+            UnsupportedError: the first such setting.
+        """
+        for name in self.changed():
+            if name not in known:
+                raise UnsupportedError(f"{engine} has no {name}", hint=hint)
 
     def changed(self) -> dict[str, object]:
         """Return the settings that differ from their defaults, by name."""

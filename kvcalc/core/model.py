@@ -137,6 +137,11 @@ class ModelSpec(Value, frozen=True, kw_only=True):
             for cache in run.caches:
                 yield run.count, cache
 
+    @property
+    def has_state_layers(self) -> bool:
+        """Whether some layer keeps a state and no rows."""
+        return any(cache.states() and not cache.rows() for _, cache in self.caches())
+
     def with_layers(self, count: int, caches: tuple[Cache, ...]) -> ModelSpec:
         """Return a model of `count` layers that all keep these caches."""
         run = LayerRun(count=count, caches=caches)

@@ -89,11 +89,9 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         UnsupportedError: a setting that only an engine has, heads or layers that cannot be split,
             or a dtype that cannot pack the model's rows.
     """
-    for name in deployment.changed():
-        if name not in _KNOWN:
-            raise UnsupportedError(
-                f"engine none has no {name}", hint="leave it out, or name the engine it belongs to"
-            )
+    deployment.refuse_others(
+        _KNOWN, "engine none", "leave it out, or name the engine it belongs to"
+    )
     if deployment.dtype != "auto":
         model = msgspec.structs.replace(model, dtype=deployment.dtype)
     dtype = model.resolve(deployment.kv_cache_dtype)

@@ -113,11 +113,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         UnsupportedError: a setting that LMDeploy, or that engine of it, has not.
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
-    for name in deployment.changed():
-        if name not in _KNOWN:
-            raise UnsupportedError(
-                f"LMDeploy has no {name}", hint="leave it out; its own go into engine_args"
-            )
+    deployment.refuse_others(_KNOWN, "LMDeploy", "leave it out; its own go into engine_args")
     given = {k: v for k, v in deployment.engine_args.items() if v is not None}
     for name in given:
         if name not in _OF:

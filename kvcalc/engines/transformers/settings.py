@@ -83,11 +83,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         UnsupportedError: a setting that transformers, or this cache of it, has not.
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
-    for name in deployment.changed():
-        if name not in _KNOWN:
-            raise UnsupportedError(
-                f"transformers has no {name}", hint="leave it out; its own go into engine_args"
-            )
+    deployment.refuse_others(_KNOWN, "transformers", "leave it out; its own go into engine_args")
     wanted = release(deployment.engine_version)
     arguments = Arguments(deployment)
     word = arguments.text("cache_implementation") or "dynamic"

@@ -11,12 +11,12 @@ from math import lcm
 import msgspec
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.dtypes import kv_dtype
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines.vllm.assemble import ranks_of
+from kvcalc.engines.vllm.attention import packed_dtype
 from kvcalc.engines.vllm.checks import check_context_parallel, check_split
 from kvcalc.engines.vllm.grouping import Grouping, group_layers
 from kvcalc.engines.vllm.layers import Layers, describe
@@ -67,12 +67,11 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         ranks = (msgspec.structs.replace(ranks[0], share=share),)
     notes.extend(explain(model, layers, grouping, ranks, settings))
     notes.extend(notes_of_release(model, grouping, settings))
-    word = layers.kv_dtype
     return CachePlan(
         engine="vllm",
         engine_version=str(settings.release),
         model=model.name,
-        kv_cache_dtype=kv_dtype(_PACKED_AS.get(word, word), model.dtype).name,
+        kv_cache_dtype=packed_dtype(layers.kv_dtype, model.dtype).name,
         block_size=_block_size(grouping),
         ranks=ranks,
         split="one_pool",
@@ -95,9 +94,6 @@ def _planning(settings: Settings) -> str:
     """Return the file of v1/core that plans."""
     newest = settings.release.line >= NEWEST.line
     return "kv_cache_planning.py" if newest else "kv_cache_utils.py"
-
-
-_PACKED_AS = {"nvfp4_4over6": "nvfp4", "fp8_inc": "fp8_e4m3"}
 
 
 def _with_drafts(model: ModelSpec, settings: Settings) -> ModelSpec:

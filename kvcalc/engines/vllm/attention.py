@@ -26,9 +26,17 @@ from kvcalc.engines.vllm.backends import choose, indexer_backend, kernels_of
 from kvcalc.engines.vllm.kernels import Backend, Query
 from kvcalc.engines.vllm.settings import Settings
 
-__all__ = ["Attention", "Used", "attention_of", "distinct_backends", "entry_bytes", "heeded_word"]
+__all__ = [
+    "Attention",
+    "Used",
+    "attention_of",
+    "distinct_backends",
+    "entry_bytes",
+    "heeded_word",
+    "packed_dtype",
+]
 
-_PLAIN_WORDS = {"nvfp4_4over6": "nvfp4", "fp8_inc": "fp8_e4m3"}
+_PACKED_AS = {"nvfp4_4over6": "nvfp4", "fp8_inc": "fp8_e4m3"}
 """vLLM's words for formats that are packed as another is."""
 
 
@@ -43,6 +51,11 @@ class Attention(NamedTuple):
 
 Used = dict[Cache, Attention]
 """A model's attention caches, each once, and how they are read."""
+
+
+def packed_dtype(word: str, model_dtype: str) -> KvDtype:
+    """Return the KV cache dtype that vLLM's word stands for."""
+    return kv_dtype(_PACKED_AS.get(word, word), model_dtype)
 
 
 def heeded_word(model: ModelSpec, settings: Settings, notes: list[str]) -> str:
@@ -103,7 +116,7 @@ def _canonical(backend: str, word: str) -> str:
 def _attention(
     cache: Cache, model: ModelSpec, share: ModelSpec, settings: Settings, word: str
 ) -> Attention:
-    dtype = kv_dtype(_PLAIN_WORDS.get(word, word), share.dtype)
+    dtype = packed_dtype(word, share.dtype)
     if getattr(cache, "v_head_dim", None) and word not in ("auto", "bfloat16", "float16"):
         # Kernels for K and V of different sizes pack nothing: a byte an element, no scales.
         dtype = kv_dtype("fp8_e4m3", share.dtype)

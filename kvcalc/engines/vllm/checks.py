@@ -51,7 +51,7 @@ def _check_proposing(model: ModelSpec, settings: Settings) -> None:
     where a config's shape of a state has no rows for proposed tokens and the layer's has.
     """
     at = settings.release.number
-    states = any(cache.states() and not cache.rows() for _, cache in model.caches())
+    states = model.has_state_layers
     if settings.speculation is None or not states:
         return
     name = model.architecture or ""

@@ -80,7 +80,7 @@ def runs_ahead(model: ModelSpec) -> bool:
     """
     name = (model.architecture or "").lower()
     experts = "moe" in name or "mixtral" in name or name.startswith(_OF_EXPERTS)
-    states = any(cache.states() and not cache.rows() for _, cache in model.caches())
+    states = model.has_state_layers
     return not (experts or states)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 from kvcalc.engines.vllm.card import ASSUMED, Card, card_of
@@ -141,9 +141,7 @@ def resolve(
         UnsupportedError: a setting that vLLM has not, or refuses for this model or card.
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
-    for name in deployment.changed():
-        if name not in _KNOWN:
-            raise UnsupportedError(f"vLLM has no {name}", hint="leave it out")
+    deployment.refuse_others(_KNOWN, "vLLM")
     wanted = release(deployment.engine_version)
     rules = rules_of(wanted)
     check_served(model, wanted, deployment.pipeline_parallel_size)

@@ -47,7 +47,7 @@ def starts_v0(model: ModelSpec, deployment: Deployment, settings: Settings) -> b
         return True
     if at.number >= (0, 10, 2):
         return False
-    states = any(cache.states() and not cache.rows() for _, cache in model.caches())
+    states = model.has_state_layers
     cross = any(isinstance(cache, CrossAttention) for _, cache in model.caches())
     if states or cross or not settings.card.has_bfloat16 or model.architecture in _ALWAYS_V0:
         return True
