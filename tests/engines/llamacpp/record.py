@@ -21,7 +21,7 @@ from typing import Any
 
 from kvcalc.core.model import ModelSpec
 from kvcalc.models.gguf import read_gguf
-from tests.engines.vllm.record import packed
+from tests.engines.compact import packed, read_lines, read_models, write_lines, write_models
 from tests.models.gguf.writer import metadata
 
 HERE = Path(__file__).parent
@@ -81,15 +81,11 @@ def compact(rows: list[dict[str, Any]], models: dict[str, Any]) -> list[dict[str
 def shared_rows(models: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the shared answers in compact form; their models are added to `models`."""
     path = SHARED / "oracle" / "llamacpp_results.jsonl"
-    return compact(_lines(path), models)
+    return compact(read_lines(path), models)
 
 
 def _digest(shape: str) -> str:
     return sha256(shape.encode()).hexdigest()[:8]
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def main() -> int:
@@ -98,16 +94,12 @@ def main() -> int:
     files = [Path(argument) for argument in sys.argv[1:]]
     rows = shared_rows(models)
     if files:
-        rows = compact([row for file in files for row in _lines(file)], models)
-    text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
-    (MORE if files else ROWS).write_text(text, encoding="utf-8", newline="\n")
-    known = json.loads(MODELS.read_text(encoding="utf-8")) if MODELS.is_file() else {}
-    for row in [] if files or not MORE.is_file() else _lines(MORE):
+        rows = compact([row for file in files for row in read_lines(file)], models)
+    write_lines(MORE if files else ROWS, rows)
+    known = read_models(MODELS) if MODELS.is_file() else {}
+    for row in [] if files or not MORE.is_file() else read_lines(MORE):
         models.setdefault(row["model"], known[row["model"]])
-    lines = [
-        f"{json.dumps(key)}:{json.dumps(models[key], separators=(',', ':'))}" for key in models
-    ]
-    MODELS.write_text("{\n" + ",\n".join(sorted(lines)) + "\n}\n", encoding="utf-8", newline="\n")
+    write_models(MODELS, models)
     return 0
 
 

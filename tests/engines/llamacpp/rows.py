@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Pool
 from kvcalc.engines import plan
+from tests.engines.compact import read_lines, read_models, unpacked
 
 __all__ = ["deployment", "differences", "model", "planned", "pools_of", "rows"]
 
@@ -46,34 +43,19 @@ _POOLS = {
 """llama.cpp's names of caches -> kvcalc's, where they differ."""
 
 
-@cache
-def _models() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((HERE / "models.json").read_text(encoding="utf-8"))
-    return loaded
+_models = cache(read_models)
 
 
 @cache
 def model(key: str) -> ModelSpec:
     """Return a model that llama.cpp was asked about."""
-    told = dict(_models()[key])
-    caches = [msgspec.convert(c, Cache) for c in told.pop("caches")]
-
-    def runs(listed: list[Any]) -> tuple[LayerRun, ...]:
-        return tuple(
-            LayerRun(count=count, caches=tuple(caches[i] for i in kept)) for count, kept in listed
-        )
-
-    layers, drafts = runs(told.pop("layers")), runs(told.pop("drafts", []))
-    told["traits"] = tuple(told.get("traits", ()))
-    count = sum(run.count for run in layers)
-    return ModelSpec(name=key, num_hidden_layers=count, layers=layers, draft_layers=drafts, **told)
+    return unpacked(_models(HERE / "models.json")[key], key)
 
 
 @cache
 def rows(name: str = "rows.jsonl") -> list[dict[str, Any]]:
     """Return the questions with their answers."""
-    lines = (HERE / name).read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return read_lines(HERE / name)
 
 
 def deployment(ctx: dict[str, Any], **settings: Any) -> Deployment:

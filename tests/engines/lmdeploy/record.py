@@ -11,13 +11,13 @@ results:
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from kvcalc.core.errors import KvcalcError
-from tests.engines.vllm.record import packed, read_model
+from tests.engines.compact import packed, read_lines, write_lines, write_models
+from tests.engines.vllm.record import read_model
 
 __all__ = ["main", "shared_rows"]
 
@@ -66,20 +66,14 @@ def _entry(row: dict[str, Any], models: dict[str, Any]) -> dict[str, Any]:
 def shared_rows(models: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the shared answers in compact form; their models are added to `models`."""
     path = SHARED / "oracle" / "lmdeploy_results.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [_entry(json.loads(line), models) for line in lines]
+    return [_entry(row, models) for row in read_lines(path)]
 
 
 def main() -> int:
     """Write the files."""
     models: dict[str, Any] = {}
-    rows = shared_rows(models)
-    text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
-    ROWS.write_text(text, encoding="utf-8", newline="\n")
-    lines = [
-        f"{json.dumps(key)}:{json.dumps(models[key], separators=(',', ':'))}" for key in models
-    ]
-    MODELS.write_text("{\n" + ",\n".join(sorted(lines)) + "\n}\n", encoding="utf-8", newline="\n")
+    write_lines(ROWS, shared_rows(models))
+    write_models(MODELS, models)
     return 0
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
+from tests.engines.compact import read_lines, read_models, unpacked
 
 __all__ = ["LEFT_OUT", "differences", "model", "planned", "reason", "rows"]
 
@@ -27,32 +24,19 @@ LEFT_OUT = {
 """Part of an error -> why it says nothing of the rules; kvcalc plans for such a model."""
 
 
-@cache
-def _models() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((HERE / "models.json").read_text(encoding="utf-8"))
-    return loaded
+_models = cache(read_models)
 
 
 @cache
 def model(key: str) -> ModelSpec:
     """Return a model that the oracle was asked about."""
-    told = dict(_models()[key])
-    caches = [msgspec.convert(c, Cache) for c in told.pop("caches")]
-    told.pop("drafts", None)
-    layers = tuple(
-        LayerRun(count=count, caches=tuple(caches[i] for i in kept))
-        for count, kept in told.pop("layers")
-    )
-    told["traits"] = tuple(told.get("traits", ()))
-    count = sum(run.count for run in layers)
-    return ModelSpec(name=key, num_hidden_layers=count, layers=layers, **told)
+    return unpacked(_models(HERE / "models.json")[key], key)
 
 
 @cache
 def rows() -> list[dict[str, Any]]:
     """Return the questions with their answers."""
-    lines = (HERE / "rows.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return read_lines(HERE / "rows.jsonl")
 
 
 def planned(row: dict[str, Any]) -> CachePlan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from kvcalc.core.recurrent import GatedDeltaNet
 from kvcalc.engines import plan
 from kvcalc.engines.sglang.requests import table_host_bytes
 from kvcalc.engines.sglang.start_up import pool_sizes
+from tests.engines.compact import read_lines
 
 __all__ = ["PLENTY", "differences", "planned", "rows"]
 
@@ -36,8 +36,7 @@ _SMALL_MAX = 512
 @cache
 def rows() -> list[dict[str, Any]]:
     """Return the pools."""
-    text = (HERE / "rows.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    return read_lines(HERE / "rows.jsonl")
 
 
 def _model(name: str, *runs: LayerRun, architecture: str = "LlamaForCausalLM") -> ModelSpec:

@@ -14,7 +14,6 @@ results:
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -27,8 +26,9 @@ from kvcalc.core.errors import KvcalcError
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.models.hf_config import read_config
+from tests.engines.compact import packed, read_lines, write_lines, write_models
 from tests.engines.transformers.shapes import SHAPES
-from tests.engines.vllm.record import packed, read_model
+from tests.engines.vllm.record import read_model
 from tests.models.hf_config.test_transformers import IN_THE_CORPUS, model_of
 
 __all__ = ["compact", "main"]
@@ -150,20 +150,14 @@ def _entry(row: dict[str, Any], models: dict[str, Any]) -> dict[str, Any]:
 def shared_rows(models: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the shared answers in compact form; their models are added to `models`."""
     path = SHARED / "oracle" / "transformers_results.jsonl"
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return compact(rows, models)
+    return compact(read_lines(path), models)
 
 
 def main() -> int:
     """Write the files."""
     models: dict[str, Any] = {}
-    rows = shared_rows(models)
-    text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
-    ROWS.write_text(text, encoding="utf-8", newline="\n")
-    lines = [
-        f"{json.dumps(key)}:{json.dumps(models[key], separators=(',', ':'))}" for key in models
-    ]
-    MODELS.write_text("{\n" + ",\n".join(sorted(lines)) + "\n}\n", encoding="utf-8", newline="\n")
+    write_lines(ROWS, shared_rows(models))
+    write_models(MODELS, models)
     return 0
 
 

@@ -22,12 +22,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.models.hf_config import read_config
+from tests.engines.compact import packed, read_lines, read_models, write_lines, write_models
 
 HERE = Path(__file__).parent
 SHARED = HERE.parents[3] / "shared"
@@ -63,32 +61,6 @@ def read_model(name: str, patch: dict[str, Any], *, keep_quantization: bool) -> 
             part.pop("quantization_config", None)
             part.pop("compression_config", None)
     return read_config(values, f"{name}.json", name)
-
-
-def packed(spec: ModelSpec) -> dict[str, Any]:
-    """Return a model as JSON, its distinct caches written once."""
-    caches: list[Any] = []
-
-    def run(r: LayerRun) -> list[Any]:
-        for cache in r.caches:
-            if cache not in caches:
-                caches.append(cache)
-        return [r.count, [caches.index(cache) for cache in r.caches]]
-
-    layers, drafts = [run(r) for r in spec.layers], [run(r) for r in spec.draft_layers]
-    fields = {
-        name: getattr(spec, name)
-        for name in (
-            "architecture", "dtype", "kv_cache_dtype", "num_attention_heads", "encoder_divisor",
-            "mamba_chunk_size", "max_position_embeddings", "traits",
-        )
-        if getattr(spec, name)
-    }  # fmt: skip
-    told = [
-        {k: v for k, v in msgspec.to_builtins(c).items() if v is not None and v is not False}
-        for c in caches
-    ]
-    return {**fields, "caches": told, "layers": layers, **({"drafts": drafts} if drafts else {})}
 
 
 def model_key(row: dict[str, Any]) -> str:
@@ -170,18 +142,9 @@ def _add(entry: dict[str, Any], row: dict[str, Any]) -> None:
     entry.setdefault("refused", []).append([memory, float(match[2]), float(match[3]), suggested])
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _write(path: Path, lines: list[dict[str, Any]]) -> None:
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    path.write_text(text, encoding="utf-8", newline="\n")
-
-
 def shared_rows(models: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the shared answers in compact form; their models are added to `models`."""
-    rows = _lines(SHARED / "oracle" / "vllm_results.jsonl")
+    rows = read_lines(SHARED / "oracle" / "vllm_results.jsonl")
     return compact([row for row in rows if "same_as" not in row], models)
 
 
@@ -190,20 +153,17 @@ def main() -> int:
     files = [Path(argument) for argument in sys.argv[1:]]
     models: dict[str, Any] = {}
     if files:
-        rows = [row for file in files for row in _lines(file)]
-        _write(MORE, compact(rows, models))
+        rows = [row for file in files for row in read_lines(file)]
+        write_lines(MORE, compact(rows, models))
     else:
-        _write(ROWS, shared_rows(models))
+        write_lines(ROWS, shared_rows(models))
     other = ROWS if files else MORE
-    known = json.loads(MODELS.read_text(encoding="utf-8")) if MODELS.is_file() else {}
-    for row in _lines(other) if other.is_file() else []:
+    known = read_models(MODELS) if MODELS.is_file() else {}
+    for row in read_lines(other) if other.is_file() else []:
         for key in (row["model"], row["case"].get("draft_model")):
             if key in known:
                 models.setdefault(key, known[key])
-    lines = [
-        f"{json.dumps(key)}:{json.dumps(models[key], separators=(',', ':'))}" for key in models
-    ]
-    MODELS.write_text("{\n" + ",\n".join(sorted(lines)) + "\n}\n", encoding="utf-8", newline="\n")
+    write_models(MODELS, models)
     return 0
 
 

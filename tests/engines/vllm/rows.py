@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kvcalc.core.capacity import longest, start_up_limit, start_up_need
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import KvcalcError, UnsupportedError
-from kvcalc.core.layers import Cache, LayerRun
+from kvcalc.core.errors import KvcalcError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
+from tests.engines.compact import read_lines, read_models, unpacked
 
 __all__ = ["card", "differences", "model", "planned", "question", "rows"]
 
@@ -39,37 +36,19 @@ def card(name: str) -> GpuSpec:
     return GpuSpec(name=ours, title=ours, memory_bytes=memory, compute_capability=capability)
 
 
-@cache
-def _models() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((HERE / "models.json").read_text(encoding="utf-8"))
-    return loaded
+_models = cache(read_models)
 
 
 @cache
 def model(key: str) -> ModelSpec:
     """Return a model that the oracle was asked about."""
-    told = dict(_models()[key])
-    if "refused" in told:
-        raise UnsupportedError(told["refused"], hint="kvcalc's reader refuses this config")
-    caches = [msgspec.convert(c, Cache) for c in told.pop("caches")]
-
-    def runs(listed: list[Any]) -> tuple[LayerRun, ...]:
-        return tuple(
-            LayerRun(count=count, caches=tuple(caches[i] for i in kept)) for count, kept in listed
-        )
-
-    layers, drafts = runs(told.pop("layers")), runs(told.pop("drafts", []))
-    told["traits"] = tuple(told.get("traits", ()))
-    count = sum(run.count for run in layers)
-    name = key.split(" ", maxsplit=1)[0]
-    return ModelSpec(name=name, num_hidden_layers=count, layers=layers, draft_layers=drafts, **told)
+    return unpacked(_models(HERE / "models.json")[key], key.split(" ", maxsplit=1)[0])
 
 
 @cache
 def rows(name: str = "rows.jsonl") -> list[dict[str, Any]]:
     """Return the questions with their answers."""
-    lines = (HERE / name).read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return read_lines(HERE / name)
 
 
 _SETTINGS = {
