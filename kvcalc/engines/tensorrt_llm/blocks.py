@@ -22,6 +22,8 @@ __all__ = [
     "sequence_blocks",
 ]
 
+_BYTE = 8  # bits
+
 
 def sequence_blocks(prompt: int, length: int, block: int, beams: int = 1) -> int:
     """Return the blocks of a sequence at its full length.
@@ -99,9 +101,9 @@ def estimated_bytes_per_token(
     """
     width = head_dim if latent else head_dim * heads // tp
     elements = (1 if latent else 2) * max(1, layers) * width
-    if bits < 8:  # noqa: PLR2004
+    if bits < _BYTE:
         return cdiv(elements, 2) + cdiv(elements, 16)
-    return elements * bits // 8
+    return elements * bits // _BYTE
 
 
 def estimation_tokens(

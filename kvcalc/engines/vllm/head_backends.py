@@ -61,8 +61,9 @@ def _flashinfer_reads(query: Query, card: Card) -> bool:
 
 def _flashinfer_kernels(query: Query, card: Card) -> tuple[Kernel, ...]:
     read: tuple[int, ...] = (16, 32, 64)
-    grouped = query.query_heads is not None and query.query_heads // query.kv_heads > 1
-    if card.family == BLACKWELL and grouped and query.query_heads % query.kv_heads == 0:  # type: ignore[operator]  # not None
+    heads, kv_heads = query.query_heads, query.kv_heads
+    grouped = heads is not None and heads // kv_heads > 1 and heads % kv_heads == 0
+    if card.family == BLACKWELL and grouped:
         read = (16, 32, 64, 128, 256, 512, 1024)
     return tuple(Kernel(size) for size in read)
 
