@@ -175,7 +175,7 @@ def _whole_sequences(plan: CachePlan, rank: Rank, budget: int | None, n: int) ->
     if plan.split == "fixed" and budget is not None and _allocated(rank) > budget:
         return 0
     counts = [
-        (units - (0 if pool.reserved_is_extra else pool.reserved_units)) // need
+        pool.usable(units) // need
         for pool, units in zip(rank.pools, pool_units(plan, rank, budget), strict=True)
         if (need := pool.need(rank.local(n)))
     ]
@@ -221,7 +221,7 @@ def _starts(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> bool:
     if budget is not None and _allocated(rank) > budget:
         return False  # the settings fix the size, and it is more than there is
     return all(
-        pool.need(rank.local(n)) <= units - (0 if pool.reserved_is_extra else pool.reserved_units)
+        pool.need(rank.local(n)) <= pool.usable(units)
         for pool, units in zip(rank.pools, pool_units(plan, rank, budget), strict=True)
     )
 
@@ -369,7 +369,7 @@ def requests_that_fit(plan: CachePlan, kv_cache_bytes: int, lengths: Lengths) ->
                 ratios.append(Fraction(usable * lengths.requests, held))
             continue
         for pool, units in zip(rank.pools, pool_units(plan, rank, kv_cache_bytes), strict=True):
-            usable = units - (0 if pool.reserved_is_extra else pool.reserved_units)
+            usable = pool.usable(units)
             held = sum(group.rule.tally(local).units for group in pool.groups)
             if held:
                 ratios.append(Fraction(max(0, usable) * lengths.requests, held))

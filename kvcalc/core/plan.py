@@ -184,6 +184,10 @@ class Pool(Value, frozen=True, kw_only=True):
         """Units that admission reserves for a sequence on its way to n local tokens."""
         return sum(g.rule.peak(n) for g in self.groups)
 
+    def usable(self, units: int) -> int:
+        """Units that sequences can have of a pool with that many in the budget."""
+        return units - (0 if self.reserved_is_extra else self.reserved_units)
+
     def total_bytes(self, units: int) -> int:
         """Bytes of a pool with that many units in the budget, extra ones included."""
         return (units + (self.reserved_units if self.reserved_is_extra else 0)) * self.unit_bytes

@@ -43,6 +43,18 @@ class Tally(NamedTuple):
     retention: int
 
 
+def _read(n: int, limit: int, *, restarts: bool) -> int:
+    """Slots that the newest of n tokens reads of a window, or of a chunk that restarts."""
+    if restarts:
+        return (n - 1) % limit + 1 if n else 0
+    return min(n, limit)
+
+
+def _readable(n: int, limit: int, *, restarts: bool) -> int:
+    """Slots that a token still to come can read of them."""
+    return n % limit if restarts else min(n, limit - 1)
+
+
 class RuleBase(Value, frozen=True, kw_only=True, tag_field="rule"):
     """What every rule answers. n is the number of cached tokens on this rank."""
 
@@ -140,19 +152,13 @@ class Grow(RuleBase, frozen=True, kw_only=True, tag="grow"):
         return cdiv(n, self.block_tokens)
 
     def used(self, n: int) -> int:
-        if self.limit is None:
-            return n
-        if self.restarts:
-            return (n - 1) % self.limit + 1 if n else 0
-        return min(n, self.limit)
+        return n if self.limit is None else _read(n, self.limit, restarts=self.restarts)
 
     def most_used(self, n: int) -> int:
         return n if self.limit is None else min(n, self.limit)
 
     def readable(self, n: int) -> int:
-        if self.limit is None:
-            return n
-        return n % self.limit if self.restarts else min(n, self.limit - 1)
+        return n if self.limit is None else _readable(n, self.limit, restarts=self.restarts)
 
     def tail(self, n: int) -> int:
         return -n % self.block_tokens
@@ -212,15 +218,13 @@ class Window(RuleBase, frozen=True, kw_only=True, tag="window"):
         return cdiv(tokens, self.block_tokens) + self.extra_blocks
 
     def used(self, n: int) -> int:
-        if self.restarts:
-            return (n - 1) % self.window + 1 if n else 0
-        return min(n, self.window)
+        return _read(n, self.window, restarts=self.restarts)
 
     def most_used(self, n: int) -> int:
         return min(n, self.window)
 
     def readable(self, n: int) -> int:
-        return n % self.window if self.restarts else min(n, self.window - 1)
+        return _readable(n, self.window, restarts=self.restarts)
 
     def tail(self, n: int) -> int:
         return -(min(n, self.window) if self.ring else n) % self.block_tokens
@@ -419,7 +423,7 @@ class Whole(RuleBase, frozen=True, kw_only=True, tag="whole"):
 
     def used(self, n: int) -> int:
         if self.restarts and self.limit is not None:
-            return (n - 1) % self.limit + 1 if n else 0
+            return _read(n, self.limit, restarts=True)
         return self._written(n)
 
     def most_used(self, n: int) -> int:
@@ -428,7 +432,7 @@ class Whole(RuleBase, frozen=True, kw_only=True, tag="whole"):
     def readable(self, n: int) -> int:
         if self.limit is None:
             return self._written(n)
-        return n % self.limit if self.restarts else min(n, self.limit - 1)
+        return _readable(n, self.limit, restarts=self.restarts)
 
     def _split(self, n: int, units: int) -> Tally:
         used = self.used(n)
