@@ -15,8 +15,11 @@ from kvcalc.cli.options import (
 )
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
+from kvcalc.core.differences import differences
 from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.plan import CachePlan
 from kvcalc.core.plan_summary import summarise
+from kvcalc.core.results import Difference
 from kvcalc.engines import start_up_log
 
 
@@ -45,12 +48,20 @@ def run(values: Values) -> None:
     memory = _memory(values)
     deployed = inputs.deployments(values, notes, several=True)
     plans = inputs.plans(models, deployed, notes, tell=False)
+    fixed = inputs.number(values, "num_gpu_blocks_override") is not None
+    first: dict[str, CachePlan] = {}
     results = []
     for found in plans:
-        fixed = inputs.number(values, "num_gpu_blocks_override") is not None
         sized = fixed or found.split == "fixed"
         log = start_up_log(found, memory) if sized or memory is not None else ()
-        results.append(summarise(found, kv_cache_bytes=memory, sized=sized, log=log))
+        base = first.setdefault(found.model, found)
+        apart: tuple[Difference, ...] = ()
+        if base.engine != found.engine:
+            both = sized and (fixed or base.split == "fixed")
+            apart = differences(found, base, memory, sized=both)
+        results.append(
+            summarise(found, kv_cache_bytes=memory, sized=sized, log=log, differences=apart)
+        )
     emit("plan", values, inputs.echo(values, plans), results, notes)
 
 

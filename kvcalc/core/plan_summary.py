@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from kvcalc.core.capacity import capacity
 from kvcalc.core.plan import CachePlan, Group
-from kvcalc.core.results import PlanGroup, PlanRank, PlanSummary, StartUp, Totals
+from kvcalc.core.results import Difference, PlanGroup, PlanRank, PlanSummary, StartUp, Totals
 from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Stepped, Whole, Window
 from kvcalc.core.units import format_count, format_number_of
 
-__all__ = ["summarise"]
+__all__ = ["kept_in_words", "summarise"]
 
 
 def summarise(
@@ -19,6 +19,7 @@ def summarise(
     kv_cache_bytes: int | None = None,
     sized: bool = False,
     log: tuple[str, ...] = (),
+    differences: tuple[Difference, ...] = (),
 ) -> PlanSummary:
     """Return the summary of a plan.
 
@@ -27,6 +28,7 @@ def summarise(
         kv_cache_bytes: the cache of each rank.
         sized: the settings fix the cache, so that its figures need no bytes.
         log: what the engine prints about that cache.
+        differences: why it is not like another engine's plan.
     """
     rank, longest = plan.rank, plan.max_model_len
     grown, period = plan.growth()
@@ -69,6 +71,7 @@ def summarise(
         unsupported=plan.unsupported,
         convention=plan.convention,
         source=plan.source,
+        differences=differences,
     )
 
 
@@ -78,13 +81,18 @@ def _group(pool: str, group: Group, tokens: int) -> PlanGroup:
         name=group.name,
         layers=group.layers,
         block_size=_tokens_a_unit(group),
-        keeps=" or ".join(dict.fromkeys(_keeps(rows.rule) for rows in group.rows)),
+        keeps=kept_in_words(group),
         page_bytes=group.page_bytes,
         group_bytes=group.unit_bytes,
         content_bytes=group.content_bytes,
         units_held=group.rule.held(tokens),
         units_needed=group.rule.peak(tokens),
     )
+
+
+def kept_in_words(group: Group) -> str:
+    """Return which tokens a group's units are held for, in words."""
+    return " or ".join(dict.fromkeys(_keeps(rows.rule) for rows in group.rows))
 
 
 def _tokens_a_unit(group: Group) -> int | None:

@@ -13,6 +13,7 @@ __all__ = [
     "Comparison",
     "Concurrency",
     "ContiguousRequest",
+    "Difference",
     "EngineSummary",
     "FileFault",
     "Fragmentation",
@@ -448,6 +449,24 @@ class StartUp(Value, frozen=True, kw_only=True):
     log: tuple[str, ...] = ()
 
 
+class Difference(Value, frozen=True, kw_only=True):
+    """One cause for which a plan is not like another of the same model.
+
+    Attributes:
+        name: `used`, a waste, or what differs otherwise (`longest sequence`, `tokens`,
+            `sequences`).
+        against: the engine that it is compared with.
+        bytes: how much more one sequence of the maximum needs for this cause; None for what is no
+            bytes.
+        reason: what each of the two does.
+    """
+
+    name: str
+    against: str
+    bytes: int | None
+    reason: str
+
+
 class PlanSummary(Value, frozen=True, kw_only=True):
     """What an engine allocates and holds for a model, and why.
 
@@ -460,6 +479,8 @@ class PlanSummary(Value, frozen=True, kw_only=True):
         unsupported: what is not modelled, with the size of the difference where it is known.
         convention: what the rules take for granted.
         source: engine, version, files and symbols that they follow.
+        differences: where several engines are asked, the causes for which this one is not like the
+            first.
     """
 
     model: str
@@ -482,3 +503,4 @@ class PlanSummary(Value, frozen=True, kw_only=True):
     unsupported: tuple[str, ...]
     convention: tuple[str, ...]
     source: str
+    differences: tuple[Difference, ...] = ()

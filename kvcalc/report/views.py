@@ -296,7 +296,7 @@ def _plans(results: Sequence[PlanSummary], size: _Size) -> list[Block]:
     """Show each plan; those of several engines side by side before."""
     blocks: list[Block] = []
     if len({result.engine for result in results}) > 1:
-        blocks = [Heading("side by side"), _side_by_side(results, size)]
+        blocks = [Heading("side by side"), _side_by_side(results, size), *_apart(results, size)]
     return blocks + [block for result in results for block in _plan(result, size)]
 
 
@@ -322,6 +322,28 @@ def _side_by_side(results: Sequence[PlanSummary], size: _Size) -> Grid:
     row("sequences", [_NONE if s is None else f"{s.max_concurrency:.2f} x" for s in starts])
     row("whole ones", [_NONE if s is None else format_count(s.max_sequences) for s in starts])
     return Grid(("", *heads), tuple(rows))
+
+
+def _apart(results: Sequence[PlanSummary], size: _Size) -> list[Block]:
+    """Say for which causes each engine differs from the first."""
+    blocks: list[Block] = []
+    for result in results:
+        base = next((r for r in results if r.model == result.model), result)
+        if base.engine == result.engine:
+            continue
+        more = result.needed_bytes - base.needed_bytes
+        verdict = (
+            f"needs {size(abs(more))} {'more' if more > 0 else 'less'}" if more else "needs as much"
+        )
+        blocks.append(Heading(f"{result.engine} against {base.engine}: a sequence {verdict}"))
+        lines = []
+        for d in result.differences:
+            amount = (
+                "" if d.bytes is None else f" {'+' if d.bytes > 0 else '-'}{size(abs(d.bytes))}"
+            )
+            lines.append(f"{d.name.replace('_', ' ')}{amount}: {d.reason}")
+        blocks.append(Text(tuple(lines) or ("no cause differs",)))
+    return blocks
 
 
 def _plan(result: PlanSummary, size: _Size) -> list[Block]:
