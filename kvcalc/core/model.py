@@ -20,6 +20,7 @@ from kvcalc.core.kind import (
     split_heads,
 )
 from kvcalc.core.layers import Cache, LayerRun
+from kvcalc.core.size import ModelSize
 from kvcalc.core.states import VLLM_STATES, StateLayout
 from kvcalc.core.units import add_rates
 from kvcalc.core.values import Positive, Value, require_range
@@ -97,6 +98,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
         mamba_chunk_size: tokens that Mamba layers compute at once; it decides the block size of
             some engines.
         traits: what decides which kernels can serve the model, apart from its rows.
+        size: widths and weights, where they are known; they change nothing of the cache.
         notes: what a reader of the numbers should know of this model.
     """
 
@@ -112,6 +114,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     encoder_divisor: Positive | None = None
     mamba_chunk_size: Positive | None = None
     traits: tuple[Trait, ...] = ()
+    size: ModelSize | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -1,0 +1,77 @@
+"""What of a card an engine takes, and what of that is left for the cache: intervals with sources.
+
+Weights that a file states are exact; activations, graphs and contexts are not known before a start,
+so that every term is an interval, and so is what is left.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.values import Value
+
+__all__ = ["TERM_NAMES", "MemoryBudget", "Term", "TermName"]
+
+TermName = Literal["weights", "activation", "graphs", "communication", "context", "other"]
+
+TERM_NAMES: dict[TermName, str] = {
+    "weights": "the model's weights, a draft's included",
+    "activation": "the peak of a step beyond weights and cache",
+    "graphs": "captured CUDA graphs",
+    "communication": "buffers between GPUs",
+    "context": "the driver's context and kernels",
+    "other": "encoder caches, adapters, tables",
+}
+"""The terms, in the order they are printed, and what each is."""
+
+
+class Term(Value, frozen=True, kw_only=True):
+    """One thing that takes memory of a GPU beside the cache.
+
+    Attributes:
+        name: which of TERM_NAMES.
+        low_bytes, high_bytes: what it takes at least and at most; equal where it is exact.
+        source: where this is known from: a file, an engine's rule (file, symbol), measured starts.
+    """
+
+    name: TermName
+    low_bytes: int
+    high_bytes: int
+    source: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low_bytes <= self.high_bytes:
+            raise InvalidValueError(
+                f"{self.name}: {self.low_bytes} to {self.high_bytes} B is no interval"
+            )
+
+    @property
+    def exact(self) -> bool:
+        """Whether the term is one number."""
+        return self.low_bytes == self.high_bytes
+
+
+class MemoryBudget(Value, frozen=True, kw_only=True):
+    """The memory of one GPU as an engine shares it out.
+
+    Attributes:
+        total_bytes: memory of the card that counts, as the driver or the runtime reports it.
+        share_bytes: (least, most) that the engine lets itself have of it for everything.
+        share_source: the rule: which fraction of what.
+        terms: what is taken before the cache, within the share.
+        outside: what is taken beside the share (CUDA graphs of engines that do not count them).
+    """
+
+    total_bytes: int
+    share_bytes: tuple[int, int]
+    share_source: str
+    terms: tuple[Term, ...]
+    outside: tuple[Term, ...] = ()
+
+    @property
+    def cache_bytes(self) -> tuple[int, int]:
+        """What is left for the cache at least and at most; below 0 where it does not fit."""
+        low = self.share_bytes[0] - sum(term.high_bytes for term in self.terms)
+        high = self.share_bytes[1] - sum(term.low_bytes for term in self.terms)
+        return low, high
