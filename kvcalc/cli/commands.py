@@ -8,10 +8,12 @@ COMMANDS = {
     "per-token": "kvcalc.cli.per_token",
     "compare": "kvcalc.cli.compare",
     "plan": "kvcalc.cli.plan",
+    "capacity": "kvcalc.cli.capacity",
     "frag": "kvcalc.cli.frag",
     "layers": "kvcalc.cli.layers",
     "presets": "kvcalc.cli.presets",
     "gpus": "kvcalc.cli.gpus",
     "engines": "kvcalc.cli.engines",
     "schema": "kvcalc.cli.schema",
+    "help": "kvcalc.cli.help_topics",
 }

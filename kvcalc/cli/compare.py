@@ -13,6 +13,7 @@ from kvcalc.cli.options import (
     EXPLAIN,
     MODEL,
     OUTPUT,
+    WORKLOAD,
     register,
     text,
 )
@@ -22,19 +23,7 @@ from kvcalc.core.compare import compare
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count
 
-_W = "Requests"
-_WORKLOAD = (
-    text("lengths", "--lengths", metavar="N,N,...", panel=_W,
-         help="Tokens of each request, prompt and output together; 50x200 for fifty of 200."
-         " Default 200,1200,700,2600."),
-    text("trace", "--trace", metavar="FILE", panel=_W, env=False,
-         help="Request lengths from CSV, TSV or JSONL, gzip too; - for stdin."),
-    text("prompt_column", "--prompt-column", metavar="NAME", panel=_W, env=False,
-         help="The trace's column of prompt tokens."),
-    text("output_column", "--output-column", metavar="NAME", panel=_W, env=False,
-         help="The trace's column of output tokens."),
-    text("over", "--over", metavar="POLICY", panel=_W,
-         help="Requests over the maximum: clip (default), exclude or keep."),
+_MEMORY = (
     text("kv_memory", "--kv-memory", metavar="SIZE", panel="Deployment",
          help="Cache of each rank: how many requests it holds each way."),
 )  # fmt: skip
@@ -47,7 +36,8 @@ def add(app: typer.Typer) -> None:
         "compare",
         run,
         MODEL,
-        _WORKLOAD,
+        WORKLOAD,
+        _MEMORY,
         DEPLOYMENT,
         ENGINE,
         OUTPUT,

@@ -46,7 +46,9 @@ __all__ = [
     "over_policy",
     "plans",
     "preset_folders",
+    "size",
     "switched",
+    "token_count",
     "tokens",
     "unit_system",
     "workload",
@@ -94,6 +96,11 @@ def tokens(values: Values, name: str) -> int | None:
         if given is None
         else values.at(name, lambda: parse_tokens(given, maximum=MAX_DIMENSION))
     )
+
+
+def token_count(text: str) -> int:
+    """Read one number of tokens, such as 4096 or 32Ki."""
+    return parse_tokens(text, maximum=MAX_DIMENSION)
 
 
 def size(values: Values, name: str, *, up: bool = False) -> int | None:

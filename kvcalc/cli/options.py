@@ -19,16 +19,19 @@ from kvcalc.cli.settings import PLACES, load_settings
 from kvcalc.cli.values import Origin, Values
 
 __all__ = [
+    "CARD",
     "DEPLOYMENT",
     "ENGINE",
     "KV_MEMORY",
     "MODEL",
     "OUTPUT",
+    "WORKLOAD",
     "Command",
     "Group",
     "Option",
     "OptionGroup",
     "argument",
+    "flag",
     "register",
     "switch",
     "text",
@@ -104,7 +107,7 @@ def switch(name: str, flag_name: str, *, help: str, panel: str) -> Option:
     return Option(name, bool | None, info)
 
 
-_M, _D, _E, _O = "Model", "Deployment", "Engine", "Output"
+_M, _D, _E, _R, _O = "Model", "Deployment", "Engine", "Requests", "Output"
 
 MODEL: OptionGroup = (
     argument("models", "MODEL",
@@ -189,6 +192,37 @@ ENGINE: OptionGroup = (
 KV_MEMORY: OptionGroup = (
     text("kv_memory", "--kv-memory", "--kv-cache-memory-bytes", metavar="SIZE", panel=_D,
          help="Cache of each rank: what the engine makes of it."),
+)  # fmt: skip
+
+WORKLOAD: OptionGroup = (
+    text("lengths", "--lengths", metavar="N,N,...", panel=_R,
+         help="Tokens of each request, prompt and output together; 50x200 for fifty of 200."),
+    text("trace", "--trace", metavar="FILE", panel=_R, env=False,
+         help="Request lengths from CSV, TSV or JSONL, gzip too; - for stdin."),
+    text("prompt_column", "--prompt-column", metavar="NAME", panel=_R, env=False,
+         help="The trace's column of prompt tokens."),
+    text("output_column", "--output-column", metavar="NAME", panel=_R, env=False,
+         help="The trace's column of output tokens."),
+    text("over", "--over", metavar="POLICY", panel=_R,
+         help="Requests over the maximum: clip (default), exclude or keep."),
+)  # fmt: skip
+
+CARD: OptionGroup = (
+    text("gpu_memory", "--gpu-memory", metavar="SIZE", panel=_D,
+         help="Memory of the whole card (a MIG slice, a card of your own), instead of --gpu's."),
+    text("gpu_free", "--gpu-free", metavar="SIZE", panel=_D,
+         help="What is free of the card before this server starts, where others hold some of it."),
+    text("gpu_memory_utilization", "--gpu-memory-utilization", metavar="SHARE", panel=_D,
+         help="vLLM: what it may have of the card; other engines' shares go into --engine-arg."),
+    switch("enforce_eager", "enforce-eager", panel=_E,
+           help="Whether vLLM runs without CUDA graphs."),
+    switch("enable_expert_parallel", "enable-expert-parallel", panel=_E,
+           help="Whether experts are shared out instead of cut up."),
+    text("weights", "--weights", metavar="SIZE", panel=_M,
+         help="Weights of the whole model, instead of what is known of it."),
+    text("quantization", "--quantization", metavar="NAME", panel=_M,
+         help="What the weights are kept in: fp8, int8, int4, nvfp4, mxfp4, q4_k_m, ...;"
+         " the checkpoint's own otherwise."),
 )  # fmt: skip
 
 _SETTINGS_INFO = typer.Option(

@@ -13,15 +13,21 @@ from kvcalc.core.values import Value
 
 __all__ = [
     "BUDGET_HINT",
+    "Budgets",
     "Capacity",
     "PoolCapacity",
     "capacity",
+    "holds",
     "longest",
     "pool_units",
     "requests_that_fit",
+    "smallest_budget",
     "start_up_limit",
     "start_up_need",
 ]
+
+Budgets = int | tuple[int, ...] | None
+"""Bytes of every rank's cache, or of each in the order of the plan's; None: the settings fix it."""
 
 BUDGET_HINT = "give bytes as an int: 10 * 2**30, or int(10e9)"
 """What to do about a budget that is no whole number."""
@@ -49,7 +55,7 @@ class Capacity(Value, frozen=True, kw_only=True):
     """What a budget holds, per rank; the rank that holds the least decides.
 
     Attributes:
-        kv_cache_bytes: the budget of each rank; None where the settings fix the units.
+        kv_cache_bytes: the budget of the rank that decides; None where the settings fix the units.
         max_model_len: the length asked about.
         num_blocks: units of the growing pool; None where no pool grows in blocks of its own.
         kv_cache_tokens: the engine's own start-up figure; concurrency x max_model_len, rounded
@@ -241,10 +247,32 @@ def longest(plan: CachePlan, rank: Rank, budget: int | None, high: int) -> int:
     return _last(high, lambda n: _starts(plan, rank, budget, n))
 
 
-def _starts_everywhere(plan: CachePlan, budget: int | None, n: int) -> bool:
+def _starts_everywhere(plan: CachePlan, budgets: tuple[int | None, ...], n: int) -> bool:
     """Whether a sequence of n tokens fits on every rank by the engine's own start-up check."""
     # A pipeline stage may keep nothing at all (layers that borrow another's cache).
-    return all(_starts(plan, rank, budget, n) for rank in plan.ranks if rank.bytes_needed(n))
+    return all(
+        _starts(plan, rank, budget, n)
+        for rank, budget in zip(plan.ranks, budgets, strict=True)
+        if rank.bytes_needed(n)
+    )
+
+
+def _by_rank(plan: CachePlan, budgets: Budgets) -> tuple[int | None, ...]:
+    """Return the budget of each rank.
+
+    Raises:
+        InvalidValueError: not one for every rank, or one that is no whole number from 1.
+    """
+    if not isinstance(budgets, tuple):
+        budgets = (budgets,) * len(plan.ranks) if budgets is not None else None
+    if budgets is None:
+        return (None,) * len(plan.ranks)
+    if len(budgets) != len(plan.ranks):
+        raise InvalidValueError(f"{len(budgets)} budgets for {len(plan.ranks)} ranks")
+    found = tuple(whole_number(b, "kv_cache_bytes", BUDGET_HINT) for b in budgets)
+    if min(found) < 1:
+        raise InvalidValueError("capacity is asked for a length and a budget of at least 1")
+    return found
 
 
 def _last(high: int, fits: Callable[[int], bool]) -> int:
@@ -259,12 +287,13 @@ def _last(high: int, fits: Callable[[int], bool]) -> int:
     return low
 
 
-def capacity(plan: CachePlan, kv_cache_bytes: int | None, *, at: int | None = None) -> Capacity:
-    """Return what a budget of `kv_cache_bytes` on every rank holds for sequences of `at` tokens.
+def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None) -> Capacity:
+    """Return what a budget of `kv_cache_bytes` holds for sequences of `at` tokens.
 
     Args:
         plan: whose rules decide.
-        kv_cache_bytes: the cache pool of each rank; None where the settings fix the units.
+        kv_cache_bytes: the cache pool of every rank, or of each in the order of `plan.ranks`; None
+            where the settings fix the units.
         at: the length asked about; the plan's max_model_len by default.
 
     Raises:
@@ -272,19 +301,18 @@ def capacity(plan: CachePlan, kv_cache_bytes: int | None, *, at: int | None = No
         InvalidValueError: a length or budget below 1, or that is not a whole number.
     """
     n = plan.max_model_len if at is None else whole_number(at, "at", "give a number of tokens")
-    if kv_cache_bytes is not None:
-        kv_cache_bytes = whole_number(kv_cache_bytes, "kv_cache_bytes", BUDGET_HINT)
-    if n < 1 or (kv_cache_bytes is not None and kv_cache_bytes < 1):
+    if n < 1:
         raise InvalidValueError("capacity is asked for a length and a budget of at least 1")
-    rank = min(
-        plan.ranks,
-        key=lambda r: (
-            c if (c := _concurrency(plan, r, kv_cache_bytes, n)) is not None else float("inf")
-        ),
-    )
-    concurrency = _concurrency(plan, rank, kv_cache_bytes, n) or Fraction(0)
-    whole = _whole_sequences(plan, rank, kv_cache_bytes, n)
-    units = pool_units(plan, rank, kv_cache_bytes)
+    budgets = _by_rank(plan, kv_cache_bytes)
+
+    def served(pair: tuple[Rank, int | None]) -> Fraction | float:
+        found = _concurrency(plan, *pair, n)
+        return float("inf") if found is None else found
+
+    rank, budget = min(zip(plan.ranks, budgets, strict=True), key=served)
+    concurrency = _concurrency(plan, rank, budget, n) or Fraction(0)
+    whole = _whole_sequences(plan, rank, budget, n)
+    units = pool_units(plan, rank, budget)
     pools = tuple(
         PoolCapacity(
             name=pool.name,
@@ -302,7 +330,7 @@ def capacity(plan: CachePlan, kv_cache_bytes: int | None, *, at: int | None = No
     if plan.split == "fungible":
         blocks = None
     return Capacity(
-        kv_cache_bytes=kv_cache_bytes,
+        kv_cache_bytes=budget,
         max_model_len=n,
         block_size=plan.block_size,
         block_bytes=plan.block_bytes,
@@ -311,11 +339,52 @@ def capacity(plan: CachePlan, kv_cache_bytes: int | None, *, at: int | None = No
         max_concurrency=times,
         max_sequences=whole,
         needed_bytes=rank.bytes_needed(n),
-        fits=_starts_everywhere(plan, kv_cache_bytes, n),
-        max_model_len_that_fits=_last(n, lambda m: _starts_everywhere(plan, kv_cache_bytes, m)),
-        overhead_bytes=_overhead(plan, rank, kv_cache_bytes, pools),
+        fits=_starts_everywhere(plan, budgets, n),
+        max_model_len_that_fits=_last(n, lambda m: _starts_everywhere(plan, budgets, m)),
+        overhead_bytes=_overhead(plan, rank, budget, pools),
         pools=pools,
     )
+
+
+def holds(plan: CachePlan, budgets: Budgets, sequences: int = 1) -> bool:
+    """Return whether a plan starts with such budgets and has room for so many sequences at once.
+
+    Args:
+        plan: whose rules decide; the sequences are of its max_model_len.
+        budgets: as in `capacity`; one below 1 holds nothing.
+        sequences: at once, each whole.
+    """
+    given = budgets if isinstance(budgets, tuple) else (budgets,)
+    if any(budget is not None and budget < 1 for budget in given):
+        return False
+    n, each = plan.max_model_len, _by_rank(plan, budgets)
+    if not _starts_everywhere(plan, each, n):
+        return False
+    if sequences == 1 and plan.split == "one_pool":
+        return True  # its own check decides, which may let one start that cannot be served
+    return all(
+        _whole_sequences(plan, rank, budget, n) >= sequences
+        for rank, budget in zip(plan.ranks, each, strict=True)
+        if rank.bytes_needed(n)
+    )
+
+
+def smallest_budget(plan: CachePlan, sequences: int = 1) -> int | None:
+    """Return the fewest bytes on every rank with which `holds` is true; None where none are enough.
+
+    What a budget holds rises with it.
+    """
+    high = 1 << 60
+    if not holds(plan, high, sequences):
+        return None
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(plan, middle, sequences):
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def _logged(

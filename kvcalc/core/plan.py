@@ -33,7 +33,7 @@ from kvcalc.core.values import NonNegative, Positive, Value
 from kvcalc.core.waste import Wastes
 
 if TYPE_CHECKING:
-    from kvcalc.core.capacity import Capacity
+    from kvcalc.core.capacity import Budgets, Capacity
 
 __all__ = ["CachePlan", "Check", "Group", "Pool", "Rank", "Report", "Rows", "Split"]
 
@@ -478,7 +478,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
             source=f"contiguous twin of {self.source or self.engine}",
         )
 
-    def capacity(self, kv_cache_bytes: int | None = None, *, at: int | None = None) -> Capacity:
+    def capacity(self, kv_cache_bytes: Budgets = None, *, at: int | None = None) -> Capacity:
         """Return what `kv_cache_bytes` on each rank hold; see core.capacity.capacity."""
         from kvcalc.core.capacity import capacity  # capacity reads plans
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.results import (
     Comparison,
@@ -34,6 +35,7 @@ from kvcalc.core.units import (
 )
 from kvcalc.core.waste import WASTE_NAMES
 from kvcalc.report.blocks import Bar, Bars, Block, Code, Grid, Heading, Text
+from kvcalc.report.capacity import capacity_blocks
 
 __all__ = ["view"]
 
@@ -677,6 +679,7 @@ _VIEWS: dict[type, _View] = {
     PerToken: _per_token,
     Comparison: _comparisons,
     PlanSummary: _plans,
+    CapacityAnswer: capacity_blocks,
     Fragmentation: _each(_fragmentation),
     LayerMap: _each(_unsized(_layer_map)),
     LayerDiff: _each(_unsized(_layer_diff)),

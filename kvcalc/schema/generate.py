@@ -9,6 +9,7 @@ import msgspec
 
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.layers import MAX_LAYERS, Cache
+from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.results import (
     Comparison,
     EngineSummary,
@@ -32,6 +33,7 @@ _RESULTS = {
     "compare": Comparison,
     "frag": Fragmentation,
     "plan": PlanSummary,
+    "capacity": CapacityAnswer,
     "layers": LayerMap,
     "layers-diff": LayerDiff,
     "gpus": GpuSpec,

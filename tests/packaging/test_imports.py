@@ -22,10 +22,11 @@ ROOMS = {
     "models": {"models", "core"},
     "workload": {"workload", "core"},
     "engines": {"engines", "core"},
+    "sizing": {"sizing", "engines", "core"},
     "report": {"report", "core"},
     "schema": {"schema", "core", "models"},
-    "api": {"core", "models", "workload", "engines"},
-    "cli": {"cli", "core", "models", "workload", "engines", "report", "schema", ""},
+    "api": {"core", "models", "workload", "engines", "sizing"},
+    "cli": {"cli", "core", "models", "workload", "engines", "sizing", "report", "schema", ""},
     "__init__": {"api"},
     "__main__": {"cli"},
 }
@@ -35,6 +36,7 @@ OUTSIDE = {
     "models": {"msgspec", "yaml", "huggingface_hub"},  # the last one only where it is installed
     "workload": {"msgspec", "numpy"},
     "engines": {"msgspec"},
+    "sizing": {"msgspec"},
     "report": {"msgspec", "rich"},
     "schema": {"msgspec"},
     "api": {"msgspec"},

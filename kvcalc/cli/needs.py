@@ -1,0 +1,110 @@
+"""The questions that people who serve models ask most, and the one command that answers each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["NEEDS", "Need"]
+
+
+class Need(NamedTuple):
+    """A question.
+
+    Attributes:
+        number: under which `kvcalc help needs` lists it.
+        question: as people put it.
+        command: what answers it, as one would type it behind `kvcalc`.
+        look_at: which part of the output is the answer.
+    """
+
+    number: int
+    question: str
+    command: str
+    look_at: str
+
+
+_LOW = "capacity llama-3.1-8b --kv-memory 10GiB --gpu l40s --max 131072"
+
+NEEDS = (
+    Need(1, "The maximum is larger than what fits in the cache: what now?",
+         f"{_LOW} --levers --solve max-model-len",
+         "the longest that fits, and what each setting buys"),
+    Need(2, "It says X GiB are needed and Y available: is that right?",
+         "capacity deepseek-v3 --tp 8 --pp 2 --gpu h100-80gb --kv-memory 2GiB --max 131072",
+         "one needs, and what is missing, on the GPU that binds"),
+    Need(3, "How many requests at once?",
+         "capacity llama-3.1-8b --gpu h100-80gb --max 32768 --at 2000 --at 8000"
+         " --lengths 50x800,30x3000,5x20000",
+         "sequences of the maximum, of other lengths, and requests of your own traffic"),
+    Need(4, "The logged tokens and the logged concurrency contradict each other.",
+         "plan gemma-3-27b --engine vllm --engine-version 0.16.0 --gpu h100-80gb --max 32768"
+         " --kv-memory 20GiB",
+         "why: which quantity this version logs"),
+    Need(5, "A smaller maximum gives fewer tokens.",
+         "capacity qwen3.5-27b --gpu h100-80gb --kv-memory 15GiB --max 4096 --at 8192",
+         "one needs: a fixed part and so much a token"),
+    Need(9, "Eight GPUs, and all hold the same cache?",
+         "capacity deepseek-v3 --tp 8 --gpu h200 --max 32768 --kv-memory 40GiB --layouts",
+         "each byte is kept so many times; the layouts that keep it once"),
+    Need(10, "More ranks than KV heads: is the cache duplicated?",
+         "capacity qwen2.5-3b --tp 8 --gpu l40s --kv-memory 10GiB --max 32768",
+         "each byte is kept so many times"),
+    Need(11, "The memory of two GPUs does not add up.",
+         "capacity llama-3.1-70b --tp 2 --gpu h100-80gb --max 8192",
+         "the card of each rank, and the tokens on all"),
+    Need(12, "Why does a small model take the whole card?",
+         "capacity qwen3-1.7b --gpu h100-80gb --max 8192 --sequences 16 --solve kv-memory",
+         "the cache takes the rest of the share; the bytes that 16 sequences need"),
+    Need(13, "Which flag gives the cache that I want?",
+         "capacity llama-3.1-8b --gpu h100-80gb --max 8192 --sequences 32 --solve kv-memory"
+         " --suggest",
+         "kv-memory, in bytes"),
+    Need(14, "Free memory is less than the desired utilisation.",
+         "capacity llama-3.1-8b --gpu h100-80gb --max 8192 --gpu-free 66GiB",
+         "the largest share that starts"),
+    Need(15, "Several servers on one card.",
+         "capacity llama-3.1-8b --gpu h100-80gb --max 8192 --instances 2",
+         "the share of each, and the order to start them in"),
+    Need(16, "Out of memory while graphs are captured, although the check passed.",
+         "capacity llama-3.1-8b --engine-version 0.16.0 --gpu rtx-4090 --max 8192"
+         " --solve gpu-memory-utilization",
+         "graphs beside the share; the largest share that leaves room for them"),
+    Need(17, "The estimate of CUDA graphs gives away too much.",
+         "capacity llama-3.1-8b --gpu rtx-4090 --max 8192 --levers",
+         "what no CUDA graphs, or none estimated, would gain"),
+    Need(19, "SGLang: more or less mem_fraction_static?",
+         "capacity llama-3.1-8b --engine sglang --gpu h100-80gb --max 32768"
+         " --solve gpu-memory-utilization",
+         "from the smallest share that holds one sequence to the largest that leaves room"),
+    Need(20, "vLLM and SGLang give different capacity on the same card.",
+         "capacity qwen3.5-27b --engine vllm --engine sglang --gpu h100-80gb --max 8192",
+         "side by side: what each leaves for the cache, and what a sequence needs"),
+    Need(21, "Speculation eats the cache.",
+         "capacity qwen3.5-27b --gpu h100-80gb --kv-memory 15GiB --max 8192"
+         " --speculative-method mtp --num-speculative-tokens 2 --levers",
+         "no speculation: the tokens that it would give back"),
+    Need(22, "A model with windows pays for the whole context.",
+         "capacity gemma-3-27b --gpu h100-80gb --kv-memory 20GiB --max 65536"
+         " --disable-hybrid-kv-cache-manager --levers",
+         "windows alone: what the switch would give back"),
+    Need(23, "llama.cpp: which cells, how many MiB?",
+         "plan gemma-3-27b --engine llama.cpp -c 32768 -np 4",
+         "cells of each cache, and the lines of the log"),
+    Need(26, "What does a cache in fp8 really gain?",
+         "capacity qwen3.5-27b --gpu h100-80gb --kv-memory 15GiB --max 8192"
+         " --kv-cache-dtype bf16 --kv-cache-dtype fp8",
+         "side by side: blocks grow with the change"),
+    Need(31, "Uneven pipeline stages: which one decides?",
+         "capacity gemma-3-27b --pp 4 --gpu l40s --max 32768 --engine vllm",
+         "the card of each stage"),
+    Need(32, "Capacity falls with the tokens of a step.",
+         "capacity llama-3.1-8b --gpu h100-80gb --max 8192 --max-num-batched-tokens 32768 --levers",
+         "activation, and steps of 2,048 tokens among the levers"),
+    Need(33, "The cache of an encoder-decoder.",
+         "per-token llama-3.2-11b-vision --tokens 8192",
+         "which layers keep what, and the note on cross-attention"),
+    Need(34, "2 x TP4 or 1 x TP8?",
+         "capacity llama-3.1-70b --tp 8 --gpu h100-80gb --max 8192 --layouts",
+         "the layouts, the one with the most sequences first"),
+)  # fmt: skip
+"""In the order that people ask them most."""

@@ -1,0 +1,232 @@
+"""What a capacity question comes to: figures with their bounds, levers, solutions, layouts."""
+
+from __future__ import annotations
+
+from kvcalc.core.values import Value
+
+__all__ = [
+    "At",
+    "CapacityAnswer",
+    "DeploymentTotals",
+    "Figures",
+    "Layout",
+    "Lever",
+    "RankBudget",
+    "Solution",
+    "TermBounds",
+]
+
+
+class Figures(Value, frozen=True, kw_only=True):
+    """What a cache of so many bytes on each GPU holds.
+
+    Attributes:
+        kv_cache_bytes: of the GPU that decides; None where the settings fix the cache.
+        num_blocks: blocks that the engine makes; None where it has no blocks.
+        kv_cache_tokens: tokens as the engine logs them.
+        max_concurrency: sequences of the maximum at once, as it logs them.
+        max_sequences: whole ones that really fit.
+        fits: it starts.
+        max_model_len_that_fits: the longest length, up to the maximum, with which it starts.
+    """
+
+    kv_cache_bytes: int | None
+    num_blocks: int | None
+    kv_cache_tokens: int
+    max_concurrency: float
+    max_sequences: int
+    fits: bool
+    max_model_len_that_fits: int
+
+
+class TermBounds(Value, frozen=True, kw_only=True):
+    """What takes memory of a GPU beside the cache: at least and at most, and how it is known."""
+
+    name: str
+    low_bytes: int
+    high_bytes: int
+    source: str
+    outside: bool = False
+
+
+class RankBudget(Value, frozen=True, kw_only=True):
+    """The memory of one GPU (of `num_gpus` equal ones).
+
+    Attributes:
+        total_bytes: what counts as the card's memory.
+        share_bytes: [low, high] that the engine lets itself have.
+        share_source: the rule of the share.
+        weights_bytes: exact; None where it is an interval (see terms).
+        activation_bytes, graph_bytes, other_bytes: [low, high]; `other` is all the rest.
+        cache_bytes: [low, high] left for the cache; below 0 where the rest takes more than there
+            is.
+        terms: every term with its source; `outside` is beside the share.
+    """
+
+    name: str
+    num_gpus: int
+    total_bytes: int
+    share_bytes: tuple[int, int]
+    share_source: str
+    weights_bytes: int | None
+    activation_bytes: tuple[int, int]
+    graph_bytes: tuple[int, int]
+    other_bytes: tuple[int, int]
+    cache_bytes: tuple[int, int]
+    terms: tuple[TermBounds, ...]
+
+
+class At(Value, frozen=True, kw_only=True):
+    """Sequences of a given length, or requests of a trace, at once: expected and bounds.
+
+    Attributes:
+        tokens: the length; None for a workload's requests.
+        workload: the trace's name; None for a length.
+    """
+
+    tokens: int | None
+    workload: str | None
+    max_concurrency: float
+    low: float
+    high: float
+
+
+class DeploymentTotals(Value, frozen=True, kw_only=True):
+    """All GPUs of a deployment together.
+
+    Attributes:
+        num_gpus: tensor x pipeline x data parallel.
+        replicas: data-parallel copies; each has a cache of its own.
+        kv_cache_tokens: distinct tokens that all replicas keep.
+        max_concurrency: sequences of the maximum at once on all of them.
+        stored_bytes_per_token: bytes on all GPUs of a replica for one token.
+        distinct_bytes_per_token: bytes of it that are there for the first time.
+        duplication_factor: stored / distinct.
+    """
+
+    num_gpus: int
+    replicas: int
+    kv_cache_tokens: int
+    max_concurrency: float
+    stored_bytes_per_token: float
+    distinct_bytes_per_token: float
+    duplication_factor: float
+
+
+class Lever(Value, frozen=True, kw_only=True):
+    """One setting changed, and what it buys.
+
+    Attributes:
+        name: what is changed, in words.
+        flags: the same in kvcalc's own flags; a plain run with them gives these figures.
+        figures: expected; None where the engine refuses the change.
+        tokens_gained: on all GPUs, against the question as it was asked.
+        concurrency_gain: sequences of the maximum at once, on all GPUs, over those before.
+        caution: what it costs, or why it is refused.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    figures: Figures | None
+    tokens_gained: int
+    concurrency_gain: float | None
+    caution: str
+
+
+class Solution(Value, frozen=True, kw_only=True):
+    """The question turned round: the value of one setting with which the goal is met.
+
+    Attributes:
+        setting: what was asked for.
+        value: with which it surely fits; None where there is none.
+        possible: with which it fits if everything beside the cache takes its least.
+        flags: kvcalc's flags for `value`.
+        reason: what stands in the way of one more (or of any).
+    """
+
+    setting: str
+    value: int | float | None
+    possible: int | float | None
+    flags: tuple[str, ...]
+    reason: str
+
+
+class Layout(Value, frozen=True, kw_only=True):
+    """One way to use the same GPUs.
+
+    Attributes:
+        name: `2 x TP4`.
+        flags: kvcalc's flags.
+        figures: of one replica; None where the engine refuses the layout.
+        kv_cache_tokens: on all replicas.
+        max_concurrency: on all replicas.
+        duplication_factor: stored over distinct bytes of a token.
+        why_not: the refusal.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    figures: Figures | None
+    kv_cache_tokens: int
+    max_concurrency: float
+    duplication_factor: float | None
+    why_not: str | None
+
+
+class CapacityAnswer(Value, frozen=True, kw_only=True):
+    """Will it fit, how much is there, and what would change it.
+
+    Figures are those of one replica; expected ones are taken in the middle of what is left for the
+    cache, `low` and `high` at its ends. Where the cache is given all three are the same.
+
+    Attributes:
+        verdict: the answer in a sentence.
+        fits: one sequence of the maximum (or as many as asked for) surely fits.
+        may_fit: it fits if everything beside the cache takes its least.
+        missing_bytes: what one GPU lacks for it at the low end; 0 where it fits.
+        needed_bytes: what one sequence of the maximum needs on a GPU.
+        bytes_per_token, fixed_bytes: needed is about fixed_bytes + tokens x bytes_per_token; None
+            where a token adds no whole number of bytes.
+        budget: of each kind of GPU; empty where the cache is given.
+        host: what the engine takes of the host's memory, each with its source.
+        suggested: the engine's own command.
+        log: what the engine prints with the expected figures.
+    """
+
+    model: str
+    engine: str
+    engine_version: str | None
+    gpu: str | None
+    kv_cache_dtype: str
+    block_size: int | None
+    block_bytes: int | None
+    max_model_len: int
+    sequences: int
+    verdict: str
+    fits: bool
+    may_fit: bool
+    kv_cache_bytes: int | None
+    num_blocks: int | None
+    kv_cache_tokens: int
+    max_concurrency: float
+    max_sequences: int
+    max_model_len_that_fits: int
+    needed_bytes: int
+    missing_bytes: int
+    bytes_per_token: int | None
+    fixed_bytes: int
+    low: Figures
+    high: Figures
+    at: tuple[At, ...]
+    deployment: DeploymentTotals
+    budget: tuple[RankBudget, ...]
+    host: tuple[TermBounds, ...]
+    levers: tuple[Lever, ...]
+    solutions: tuple[Solution, ...]
+    layouts: tuple[Layout, ...]
+    suggested: str | None
+    log: tuple[str, ...]
+    notes: tuple[str, ...]
+    unsupported: tuple[str, ...]
+    convention: tuple[str, ...]
+    source: str

@@ -1,0 +1,261 @@
+"""A capacity answer for people: the verdict, the card as a bar, figures, levers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from kvcalc.core.answers import (
+    At,
+    CapacityAnswer,
+    Figures,
+    Layout,
+    Lever,
+    RankBudget,
+    Solution,
+    TermBounds,
+)
+from kvcalc.core.units import format_count, format_number_of
+from kvcalc.report.blocks import Block, Code, Grid, Heading, Text
+
+__all__ = ["capacity_blocks"]
+
+_Size = Callable[[int], str]
+_NONE = "-"
+_BAR = 60  # letters of the bar of a card
+_LETTERS = {"weights": "w", "activation": "a", "graphs": "g"}
+
+
+def capacity_blocks(results: Sequence[CapacityAnswer], size: _Size) -> list[Block]:
+    """Return the blocks of each answer; those of several questions side by side before."""
+    blocks: list[Block] = []
+    if len(results) > 1:
+        blocks = [Heading("side by side"), _side_by_side(results, size)]
+    return blocks + [block for result in results for block in _answer(result, size)]
+
+
+def _side_by_side(results: Sequence[CapacityAnswer], size: _Size) -> Grid:
+    rows = []
+    for r in results:
+        cache = _range(r.low.kv_cache_bytes, r.high.kv_cache_bytes, size)
+        fits = "yes" if r.fits else "perhaps" if r.may_fit else "no"
+        served = f"{r.max_concurrency:,.2f} x"
+        longest = format_count(r.max_model_len_that_fits)
+        needed = size(r.needed_bytes)
+        name = f"{r.model}, {r.engine}"
+        tokens = format_count(r.kv_cache_tokens)
+        rows.append((name, r.kv_cache_dtype, fits, cache, needed, tokens, served, longest))
+    columns = ("", "cache in", "fits", "cache", "one needs", "tokens", "sequences", "longest")
+    return Grid(columns, tuple(rows), text_columns=frozenset({1, 2}))
+
+
+def _range(low: int | None, high: int | None, size: _Size) -> str:
+    if low is None or high is None:
+        return _NONE
+    return size(low) if low == high else f"{size(low)} to {size(high)}"
+
+
+def _answer(result: CapacityAnswer, size: _Size) -> list[Block]:
+    version = f" {result.engine_version}" if result.engine_version else ""
+    card = f" on {result.gpu}" if result.gpu else ""
+    blocks: list[Block] = [
+        Heading(
+            f"{result.model}, {result.kv_cache_dtype}, engine {result.engine}{version}{card}:"
+            f" maximum {format_count(result.max_model_len)} tokens"
+        ),
+        Text((result.verdict,)),
+    ]
+    for budget in result.budget:
+        blocks.extend(_budget(budget, size, several=len(result.budget) > 1))
+    blocks.append(_figures(result, size))
+    if result.log:
+        blocks.append(Code(result.log))
+    if result.layouts:
+        blocks.extend(_layouts(result.layouts))
+    if result.levers:
+        blocks.extend(_levers(result.levers))
+    if result.solutions:
+        blocks.extend(_solutions(result.solutions))
+    if result.suggested:
+        blocks += [Heading("the engine's own command"), Code((result.suggested,))]
+    said = [*result.notes, *(f"not modelled: {line}" for line in result.unsupported)]
+    said += [f"assumed: {line}" for line in result.convention]
+    blocks += [Heading("why"), Text(tuple(said)), Text((f"rules: {result.source}",))]
+    return blocks
+
+
+def _budget(budget: RankBudget, size: _Size, *, several: bool) -> list[Block]:
+    total = budget.total_bytes
+    middle = sum(budget.cache_bytes) // 2
+    parts = [(_LETTERS.get(t.name, "o"), (t.low_bytes + t.high_bytes) // 2) for t in budget.terms]
+    parts.sort(key=lambda part: "wago".index(part[0]))
+    parts.append(("c", max(0, middle)))
+    rows = [_term(term, size) for term in budget.terms]
+    low, high = budget.cache_bytes
+    rows.append(("c  cache", _bound(low, size), _bound(high, size), budget.share_source))
+    blocks: list[Block] = []
+    if several:
+        blocks.append(Heading(f"{budget.name}, {format_number_of(budget.num_gpus, 'GPU')}"))
+    blocks += [
+        Code((f"{_bar(parts, total)}  {size(total)}",)),
+        Grid(("", "least", "most", "how it is known"), tuple(rows), text_columns=frozenset({3})),
+    ]
+    return blocks
+
+
+def _term(term: TermBounds, size: _Size) -> tuple[str, ...]:
+    letter = _LETTERS.get(term.name, "o")
+    beside = "beside the share: " if term.outside else ""
+    return (
+        f"{letter}  {term.name}",
+        size(term.low_bytes),
+        size(term.high_bytes),
+        f"{beside}{term.source}",
+    )
+
+
+def _bound(value: int, size: _Size) -> str:
+    return size(value) if value >= 0 else f"-{size(-value)}"
+
+
+def _bar(parts: Sequence[tuple[str, int]], total: int) -> str:
+    """Return letters in proportion to the parts, dots for what is left of the card."""
+    drawn, used = "", 0
+    for letter, part in parts:
+        used += part
+        drawn += letter * (min(_BAR, round(_BAR * used / total)) - len(drawn))
+    return drawn + "." * (_BAR - len(drawn))
+
+
+def _figures(result: CapacityAnswer, size: _Size) -> Grid:
+    exact = result.low == result.high
+    columns: tuple[str, ...] = ("", "")
+    ends: tuple[Figures, ...] = ()
+    if not exact:
+        columns, ends = ("", "least", "expected", "most"), (result.low, result.high)
+    rows: list[tuple[str, ...]] = []
+
+    def row(label: str, expected: str, bounds: Sequence[str]) -> None:
+        cells = (bounds[0], expected, bounds[1]) if bounds else (expected,)
+        if any(cell != _NONE for cell in cells):
+            rows.append((label, *cells))
+
+    def of(read: Callable[[Figures], str]) -> list[str]:
+        return [read(end) for end in ends]
+
+    def maybe(value: int | None, text: Callable[[int], str] = format_count) -> str:
+        return _NONE if value is None else text(value)
+
+    row(
+        "cache of a GPU",
+        maybe(result.kv_cache_bytes, size),
+        of(lambda f: maybe(f.kv_cache_bytes, size)),
+    )
+    row("blocks", maybe(result.num_blocks), of(lambda f: maybe(f.num_blocks)))
+    row(
+        "tokens",
+        format_count(result.kv_cache_tokens),
+        of(lambda f: format_count(f.kv_cache_tokens)),
+    )
+    row(
+        f"sequences of {format_count(result.max_model_len)}",
+        f"{result.max_concurrency:,.2f} x",
+        of(lambda f: f"{f.max_concurrency:,.2f} x"),
+    )
+    row(
+        "  whole ones",
+        format_count(result.max_sequences),
+        of(lambda f: format_count(f.max_sequences)),
+    )
+    for at in result.at:
+        row(_at_label(at), f"{at.max_concurrency:,.2f} x", _at_bounds(at, exact=exact))
+    row(
+        "longest that fits",
+        format_count(result.max_model_len_that_fits),
+        of(lambda f: format_count(f.max_model_len_that_fits)),
+    )
+    blank = [_NONE, _NONE] if ends else []
+    for label, text in _alone(result, size):
+        row(label, text, blank)
+    return Grid(columns, tuple(rows))
+
+
+def _alone(result: CapacityAnswer, size: _Size) -> Iterator[tuple[str, str]]:
+    """Yield the figures that have no bounds."""
+    yield "one needs", size(result.needed_bytes)
+    if result.bytes_per_token and result.fixed_bytes:
+        grown = format_count(result.bytes_per_token)
+        yield "  that is", f"{size(result.fixed_bytes)} + {grown} B a token"
+    if result.missing_bytes:
+        yield "missing", size(result.missing_bytes)
+    whole = result.deployment
+    if whole.num_gpus > 1:
+        yield f"tokens on all {whole.num_gpus} GPUs", format_count(whole.kv_cache_tokens)
+        yield "sequences on all", f"{whole.max_concurrency:,.2f} x"
+        if whole.duplication_factor > 1:
+            yield "each byte is kept", f"{whole.duplication_factor:,.2f} times"
+
+
+def _at_label(at: At) -> str:
+    if at.tokens is None:
+        return f"requests of {at.workload}"
+    return f"sequences of {format_count(at.tokens)}"
+
+
+def _at_bounds(at: At, *, exact: bool) -> list[str]:
+    return [] if exact else [f"{at.low:,.2f} x", f"{at.high:,.2f} x"]
+
+
+def _levers(levers: Sequence[Lever]) -> list[Block]:
+    rows = []
+    for lever in levers:
+        found = lever.figures
+        rows.append(
+            (
+                lever.name,
+                _NONE if found is None else format_count(found.kv_cache_tokens),
+                _NONE if found is None else f"{lever.tokens_gained:+,}",
+                _NONE if lever.concurrency_gain is None else f"{lever.concurrency_gain:.2f} x",
+                _NONE if found is None else format_count(found.max_model_len_that_fits),
+                lever.caution,
+            )
+        )
+    columns = ("lever", "tokens", "gained", "sequences", "longest", "what it costs")
+    return [
+        Heading("what each setting buys"),
+        Grid(columns, tuple(rows), text_columns=frozenset({5})),
+    ]
+
+
+def _solutions(solutions: Sequence[Solution]) -> list[Block]:
+    rows = [(s.setting, _value(s.value), _value(s.possible), s.reason) for s in solutions]
+    columns = ("solved for", "surely", "at best", "why no further")
+    return [
+        Heading("turned round"),
+        Grid(columns, tuple(rows), text_columns=frozenset({3})),
+    ]
+
+
+def _value(value: float | None) -> str:
+    if value is None:
+        return _NONE
+    return format_count(value) if isinstance(value, int) else f"{value:g}"
+
+
+def _layouts(layouts: Sequence[Layout]) -> list[Block]:
+    rows = []
+    for way in layouts:
+        refused = way.figures is None
+        rows.append(
+            (
+                way.name,
+                _NONE if refused else format_count(way.kv_cache_tokens),
+                _NONE if refused else f"{way.max_concurrency:,.2f} x",
+                _NONE if way.duplication_factor is None else f"{way.duplication_factor:.2f} x",
+                way.why_not or "",
+            )
+        )
+    columns = ("layout", "tokens", "sequences", "copies", "")
+    return [
+        Heading("the same GPUs in other ways"),
+        Grid(columns, tuple(rows), text_columns=frozenset({4})),
+    ]

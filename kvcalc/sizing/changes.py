@@ -1,0 +1,98 @@
+"""One setting changed: how kvcalc's flags and the engines' own spell it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.sizing.question import Question
+
+__all__ = ["FLAGS", "SHARES", "Change", "flags_of"]
+
+FLAGS = {
+    "gpu_memory_utilization": "--gpu-memory-utilization",
+    "kv_cache_dtype": "--kv-cache-dtype",
+    "tensor_parallel_size": "--tp",
+    "pipeline_parallel_size": "--pp",
+    "data_parallel_size": "--dp",
+    "decode_context_parallel_size": "--dcp",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+    "max_num_seqs": "--max-num-seqs",
+    "block_size": "--block",
+    "max_model_len": "--max",
+    "kv_cache_memory_bytes": "--kv-memory",
+    "speculative_method": "--speculative-method",
+}
+_SWITCHES = {
+    "enable_prefix_caching": "enable-prefix-caching",
+    "enforce_eager": "enforce-eager",
+    "disable_hybrid_kv_cache_manager": "disable-hybrid-kv-cache-manager",
+    "enable_expert_parallel": "enable-expert-parallel",
+}
+
+SHARES = {
+    "vllm": "gpu_memory_utilization",
+    "vllm-ascend": "gpu_memory_utilization",
+    "vllm-tpu": "gpu_memory_utilization",
+    "sglang": "mem_fraction_static",
+    "tensorrt-llm": "free_gpu_memory_fraction",
+    "lmdeploy": "cache_max_entry_count",
+    "transformers": "max_memory_percent",
+}
+"""Engine -> its setting for the share of the card's memory (a field of Deployment for vLLM)."""
+
+
+class Change(NamedTuple):
+    """A setting or two changed.
+
+    Attributes:
+        name: in words.
+        settings: fields of Deployment by name.
+        args: engine_args by name.
+        quantization: the weights' format, where that changes.
+        caution: what it costs.
+    """
+
+    name: str
+    settings: dict[str, Any] = {}
+    args: dict[str, Any] = {}
+    quantization: str | None = None
+    caution: str = ""
+
+    def applied(self, question: Question) -> Question:
+        """Return the question with the change made."""
+        deployment = changed(question.deployment, self.settings, self.args)
+        quantization = self.quantization or question.quantization
+        weights = None if self.quantization else question.weights_bytes
+        return question._replace(
+            deployment=deployment, quantization=quantization, weights_bytes=weights
+        )
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The change in kvcalc's own flags."""
+        found = flags_of(self.settings, self.args)
+        return (*found, "--quantization", self.quantization) if self.quantization else found
+
+
+def changed(deployment: Deployment, settings: dict[str, Any], args: dict[str, Any]) -> Deployment:
+    """Return a deployment with fields and engine_args changed; None takes an argument away."""
+    own = {**deployment.engine_args, **args}
+    own = {name: value for name, value in own.items() if value is not None}
+    return msgspec.structs.replace(deployment, engine_args=own, **settings)
+
+
+def flags_of(settings: dict[str, Any], args: dict[str, Any]) -> tuple[str, ...]:
+    """Return kvcalc's flags for fields of Deployment and engine_args."""
+    found: list[str] = []
+    for name, value in settings.items():
+        if name in _SWITCHES:
+            found.append(f"--{'' if value else 'no-'}{_SWITCHES[name]}")
+        elif value is not None:
+            found += [FLAGS[name], str(value)]
+    for name, value in args.items():
+        word = str(value).lower() if isinstance(value, bool) else str(value)
+        found += ["--engine-arg", f"{name}={word}"]
+    return tuple(found)

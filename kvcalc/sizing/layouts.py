@@ -1,0 +1,80 @@
+"""The same GPUs in other ways: tensor ranks, stages and replicas side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kvcalc.core.answers import Layout
+from kvcalc.core.errors import KvcalcError
+from kvcalc.sizing.changes import Change
+from kvcalc.sizing.figures import alone, figures, totals
+from kvcalc.sizing.question import Question, work
+
+__all__ = ["layouts"]
+
+
+def layouts(question: Question, num_gpus: int) -> tuple[Layout, ...]:
+    """Return every way to serve a model on so many GPUs, the one with the most sequences first."""
+    found = [_layout(question, change) for change in _ways(question, num_gpus)]
+    return tuple(sorted(found, key=lambda way: (way.figures is None, -way.max_concurrency)))
+
+
+def _ways(question: Question, num_gpus: int) -> Iterator[Change]:
+    engine = question.deployment.engine
+    for tp in range(1, num_gpus + 1):
+        if num_gpus % tp:
+            continue
+        for pp in range(1, num_gpus // tp + 1):
+            if num_gpus // tp % pp:
+                continue
+            dp = num_gpus // tp // pp
+            settings: dict[str, Any] = {
+                "tensor_parallel_size": tp,
+                "pipeline_parallel_size": pp,
+                "data_parallel_size": dp,
+            }
+            yield Change(_name(tp, pp, dp), settings)
+            if pp == 1 and dp == 1 and tp > 1 and engine == "sglang":
+                yield Change(
+                    f"{_name(tp, pp, dp)}, DP attention",
+                    settings,
+                    {"enable_dp_attention": True, "dp_size": tp},
+                )
+            if pp == 1 and tp > 1 and engine == "vllm":
+                for dcp in range(2, tp + 1):
+                    if tp % dcp == 0:
+                        own = {**settings, "decode_context_parallel_size": dcp}
+                        yield Change(f"{_name(tp, pp, dp)}, DCP{dcp}", own)
+
+
+def _name(tp: int, pp: int, dp: int) -> str:
+    each = "".join(f"{word}{size}" for word, size in (("TP", tp), ("PP", pp)) if size > 1)
+    return f"{dp} x {each or '1 GPU'}"
+
+
+def _layout(question: Question, change: Change) -> Layout:
+    asked = change.applied(question)
+    try:
+        done = work(asked)
+        found = figures(done.plan, done.middle)
+        whole = totals(done.plan, alone(asked), asked.deployment, found)
+    except KvcalcError as error:
+        return Layout(
+            name=change.name,
+            flags=change.flags,
+            figures=None,
+            kv_cache_tokens=0,
+            max_concurrency=0.0,
+            duplication_factor=None,
+            why_not=error.message,
+        )
+    return Layout(
+        name=change.name,
+        flags=change.flags,
+        figures=found,
+        kv_cache_tokens=whole.kv_cache_tokens,
+        max_concurrency=whole.max_concurrency,
+        duplication_factor=whole.duplication_factor,
+        why_not=None,
+    )

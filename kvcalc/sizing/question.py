@@ -1,0 +1,101 @@
+"""A capacity question, and the plan and memory that every answer to it is read from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kvcalc.core.capacity import Budgets
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import UsageError
+from kvcalc.core.lengths import Lengths
+from kvcalc.core.memory import MemoryBudget, Term
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.weights import weights_on_rank
+from kvcalc.engines import budgets, plan
+
+__all__ = ["Question", "Worked", "work"]
+
+
+class Question(NamedTuple):
+    """What is asked.
+
+    Attributes:
+        model: as published.
+        deployment: as it is to be served; its gpu is the card, its kv_cache_memory_bytes the cache
+            of each rank where that is given.
+        weights_bytes: of the whole model, instead of what is known of it.
+        quantization: what the weights are kept in, instead of the checkpoint's own.
+        sequences: the goal: so many sequences of the maximum at once.
+        lengths: further lengths to tell the concurrency of.
+        workload: (name, requests) to tell the concurrency of.
+        instances: servers of this kind on each card.
+        free_bytes: of the card before this server starts; None where it is alone.
+    """
+
+    model: ModelSpec
+    deployment: Deployment
+    weights_bytes: int | None = None
+    quantization: str | None = None
+    sequences: int = 1
+    lengths: Sequence[int] = ()
+    workload: tuple[str, Lengths] | None = None
+    instances: int = 1
+    free_bytes: int | None = None
+
+
+class Worked(NamedTuple):
+    """A question worked out as far as every answer needs it.
+
+    Attributes:
+        plan: what the engine makes of it.
+        memory: of each rank of the plan; empty where the cache is given.
+        low, middle, high: bytes of the cache of each rank.
+    """
+
+    plan: CachePlan
+    memory: tuple[MemoryBudget, ...]
+    low: Budgets
+    middle: Budgets
+    high: Budgets
+
+
+def work(question: Question) -> Worked:
+    """Plan a question and say what is left for its cache.
+
+    Raises:
+        UsageError: neither a card nor a cache is given.
+        UnsupportedError: the engine refuses it, or kvcalc does not model it.
+    """
+    deployment = question.deployment
+    found = plan(question.model, deployment)
+    given = deployment.kv_cache_memory_bytes
+    if given is not None or (deployment.gpu is None and found.split == "fixed"):
+        return Worked(found, (), given, given, given)
+    if deployment.gpu is None:
+        raise UsageError(
+            "capacity needs memory", hint="name the card (--gpu), its memory or the cache's"
+        )
+    memory = budgets(question.model, deployment, found, _weights(question, found))
+    lows = tuple(one.cache_bytes[0] for one in memory)
+    highs = tuple(one.cache_bytes[1] for one in memory)
+    middles = tuple((low + high) // 2 for low, high in zip(lows, highs, strict=True))
+    return Worked(found, memory, lows, middles, highs)
+
+
+def _weights(question: Question, found: CachePlan) -> tuple[Term, ...]:
+    """Return the weights on a GPU of each rank of a plan."""
+    deployment = question.deployment
+    stages = len(found.ranks)
+    return tuple(
+        weights_on_rank(
+            question.model,
+            tp=deployment.tensor_parallel_size,
+            pp=deployment.pipeline_parallel_size,
+            stage=stage if stages > 1 else 0,
+            quantization=question.quantization,
+            total_bytes=question.weights_bytes,
+        )
+        for stage in range(stages)
+    )
