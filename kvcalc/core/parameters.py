@@ -20,6 +20,7 @@ Parts = dict[PartName, tuple[int, int]]
 
 _LOOSE_NORMS = (0, 5)  # norms of hidden_size a layer that published classes have
 _TOWER_OPEN = 8  # tables, mergers and projectors: at most one in so many of a tower's layers
+_LARGEST_TOWER = 6_000_000_000  # InternViT-6B, the largest that is published
 _UNLISTED = Shape(matrices=3, draft_tables=None, loose=True, gate_open=True)
 _SHARED = {"Zamba2ForCausalLM": "its blocks of attention are stored once and used many times"}
 """Architectures whose layers share matrices, so that layers times widths say too much."""
@@ -140,12 +141,18 @@ def _outside(model: ModelSpec, size: ModelSize, widths: _Widths, shape: Shape) -
     head = 0 if tied or not shape.head else table + (widths.vocab if shape.head_bias else 0)
     final = shape.final_norms * h
     towers = [_tower(t.hidden_size, t.intermediate_size, t.num_layers) for t in size.towers]
+    unseen = _LARGEST_TOWER if _has_unseen_tower(model, size) else 0
     return [
         Count("embedding", embedding, embedding + (4 * h if shape.loose else 0)),
         Count("head", 0 if tied is None else head, head),
         Count("norm", 0 if shape.loose else final, 2 * h if shape.loose else final),
-        Count("encoder", sum(low for low, _ in towers), sum(high for _, high in towers)),
+        Count("encoder", sum(low for low, _ in towers), sum(high for _, high in towers) + unseen),
     ]
+
+
+def _has_unseen_tower(model: ModelSpec, size: ModelSize) -> bool:
+    """Whether a class has a tower that the config at hand says nothing of."""
+    return not size.towers and (model.architecture or "").endswith("ForConditionalGeneration")
 
 
 def _tower(hidden: int, inner: int, layers: int) -> tuple[int, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from kvcalc.core.units import cdiv
 from kvcalc.core.values import NonNegative, Positive, Value, require_range
@@ -11,6 +13,8 @@ __all__ = ["MAX_PARAMETERS", "KeptPart", "ModelSize", "TensorClass", "Tower", "W
 
 MAX_PARAMETERS = 2**60
 """Of parameters and of bytes; above it a number is a slip."""
+
+_Total = Annotated[int, msgspec.Meta(ge=0, le=MAX_PARAMETERS)]
 
 TensorClass = Literal[
     "embedding",
@@ -135,13 +139,13 @@ class ModelSize(Value, frozen=True, kw_only=True):
     mlp_bias: bool | None = None
     tie_word_embeddings: bool | None = None
     towers: tuple[Tower, ...] = ()
-    parameters: int | None = None
-    weights_bytes: int | None = None
+    parameters: _Total | None = None
+    weights_bytes: _Total | None = None
     weights_dtype: str | None = None
     expert_dtype: str | None = None
     kept: tuple[KeptPart, ...] | None = None
-    encoder_bytes: int | None = None
-    weights_error_bytes: int | None = None
+    encoder_bytes: _Total | None = None
+    weights_error_bytes: _Total | None = None
     weights_source: str | None = None
     parts: tuple[WeightPart, ...] = ()
 

@@ -60,6 +60,8 @@ _MANY = 100
 _MX_GROUP = 32  # elements that share a scale in the formats called mx
 _HALF = "QWenLMHeadModel"  # its intermediate_size is of gate and up together
 _TOWERS = ("vision_config", "audio_config", "visual", "vit_config")
+_ENCODES = ("t5", "mt5", "umt5", "bart", "mbart", "whisper")
+_ENCODER_LAYERS = ("encoder_layers", "num_layers")
 _KEPT: tuple[tuple[KeptPart, tuple[str, ...]], ...] = (
     ("attention", ("self_attn", ".attn.")),
     ("recurrent", ("linear_attn", "mixer", "mamba")),
@@ -249,6 +251,12 @@ def _towers(outer: Fields) -> tuple[Tower, ...]:
         tower = _tower(section)
         if tower is not None:
             found.append(tower)
+    # The encoder of an encoder-decoder, whose keys lie beside those of the decoder.
+    if outer.quietly("is_encoder_decoder") is True or outer.quietly("model_type") in _ENCODES:
+        names = ("d_model", "hidden_size"), ("encoder_ffn_dim", "d_ff"), _ENCODER_LAYERS
+        hidden, inner, layers = (_whole(outer, *keys) for keys in names)
+        if hidden is not None and inner is not None and layers is not None:
+            found.append(Tower(hidden_size=hidden, intermediate_size=inner, num_layers=layers))
     return tuple(found)
 
 
