@@ -47,6 +47,9 @@ QUANTISED: dict[str, Width] = {
     "int8": Width(Fraction(8), Fraction(8) + Fraction(32, 512)),
     # Scales of 16 bits for groups of 128, and zero points of 4 bits; groups of 32 at most.
     "int4": Width(4 + Fraction(16, 128), 4 + Fraction(16 + 4, 32)),
+    "int4-g128": Width(4 + Fraction(16, 128), 4 + Fraction(16 + 4, 128)),
+    "int4-g64": Width(4 + Fraction(16, 64), 4 + Fraction(16 + 4, 64)),
+    "int4-g32": Width(4 + Fraction(16, 32), 4 + Fraction(16 + 4, 32)),
     "awq": Width(4 + Fraction(16 + 4, 128), 4 + Fraction(16 + 4, 32)),
     "gptq": Width(4 + Fraction(16, 128), 4 + Fraction(16 + 4, 32)),
     # A scale of 8 bits for 16, and one of 32 bits a tensor.

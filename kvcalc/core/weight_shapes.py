@@ -113,7 +113,7 @@ _SHAPES: dict[str, Shape] = {
     "Glm4MoeForCausalLM": Shape(qkv_bias=True, router_bias=True, tied=False, draft_tables=True),
     "Glm4vForConditionalGeneration": _GATED_MLP,
     "GlmForCausalLM": _QWEN2,
-    "GlmMoeDsaForCausalLM": _LATENT,
+    "GlmMoeDsaForCausalLM": _LATENT._replace(draft_tables=None),
     "GptOssForCausalLM": Shape(
         qkv_bias=True, o_bias=True, mlp_bias=True, router_bias=True, sinks=True, tied=False
     ),

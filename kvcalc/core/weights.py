@@ -252,7 +252,7 @@ def _width_of_part(
     name = quantization or size.weights_dtype or model.dtype
     width = weight_width(name)
     if name.strip().lower() not in QUANTISED and width not in QUANTISED.values():
-        return Width(width.low, max(width.high, _SINGLE) if part == "router" else width.high)
+        return width
     if part in ("router", "norm"):
         return Width(plain.low, _SINGLE)
     if part in _TABLES:

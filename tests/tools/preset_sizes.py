@@ -45,7 +45,7 @@ def rows() -> dict[str, Row]:
     path = SHARED / "corpus" / "weights.tsv"
     with path.open(encoding="utf-8", newline="") as lines:
         for line in csv.DictReader(lines, delimiter="\t"):
-            row = _row(line)
+            row = row_of(line)
             name = line["model_id"].lower()
             # An exact row replaces one with an error, never the other way round.
             if row is not None and (name not in found or row.error is None):
@@ -53,8 +53,16 @@ def rows() -> dict[str, Row]:
     return found
 
 
-def _row(line: dict[str, str]) -> Row | None:
+def row_of(line: dict[str, str], *, computed: bool = False) -> Row | None:
+    """Return what a line of the table says of a checkpoint's tensors; None for nothing.
+
+    Args:
+        line: by the table's columns.
+        computed: take lines that another program counted from the same config as well.
+    """
     note, source, size = line["note"], line["source"], int(line["total_size_bytes"])
+    if computed and note.startswith("computed"):
+        return Row(size, None, "counted by another program")
     if note.startswith("computed") or "more than one copy" in note or "GGUF" in note:
         return None
     if note.startswith("rounded"):
@@ -64,7 +72,9 @@ def _row(line: dict[str, str]) -> Row | None:
         return Row(size, size // _HEADERS, "sum of the repository's safetensors files")
     if "total_size" in source or "index.json" in source:
         return Row(size, None, "total_size of the checkpoint's index")
-    return Row(size, None, "tensor bytes") if "tensor bytes" in note else None
+    if "tensor bytes" in note or "bytes" in source:
+        return Row(size, None, "tensor bytes")
+    return None
 
 
 def with_size(spec: ModelSpec, model_ids: Iterable[str]) -> ModelSize | None:
