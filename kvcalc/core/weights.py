@@ -8,7 +8,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil, floor
 
-from kvcalc.core.attention import SlidingWindow
+from kvcalc.core.attention import Mla, SlidingWindow
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.memory import Term
 from kvcalc.core.mixers import PartName
@@ -28,8 +28,8 @@ from kvcalc.core.weight_split import (
 )
 
 __all__ = [
+    "beside_bytes",
     "parameters",
-    "rope_table_bytes",
     "weights_on_rank",
 ]
 
@@ -88,13 +88,25 @@ def weights_on_rank(
     return _from_widths(model, size, ranks, quantization, drafts=drafts)
 
 
-def rope_table_bytes(model: ModelSpec) -> int:
-    """Return the most that tables of rotary positions take on each GPU; engines load them along.
+def beside_bytes(model: ModelSpec, tp: int = 1) -> int:
+    """Return the most that loading leaves on each GPU beside the checkpoint's tensors.
 
-    A row of head_dim in the model dtype for every position of the config, a table for layers with
-    a window and one for those without: vLLM 0.33 layers/rotary_embedding/base.py. With
-    Llama-3.1-8B, 32 MiB are what a logged start has beyond the checkpoint.
+    - Tables of rotary positions: a row of head_dim in 16 bits for every position of the config, a
+      table for layers with a window and one for those without (vLLM 0.33
+      layers/rotary_embedding/base.py). A logged start of Llama-3.1-8B has these 32 MiB
+      beyond its checkpoint, in all four digits that are logged.
+    - The matrices from latents to heads in the order that decoding multiplies them: copies where
+      the checkpoint has them quantised, in SGLang always (vLLM W_UK_T and W_UV,
+      process_weights_after_loading; SGLang w_kc and w_vc, post_load_weights).
+
+    Args:
+        model: with its sizes.
+        tp: ranks that heads are divided over.
     """
+    return _rope_tables(model) + _copied_latents(model, tp)
+
+
+def _rope_tables(model: ModelSpec) -> int:
     if "alibi" in model.traits or model.max_position_embeddings is None:
         return 0
     widths: dict[bool, int] = {}
@@ -105,6 +117,15 @@ def rope_table_bytes(model: ModelSpec) -> int:
             windowed = isinstance(cache, SlidingWindow)
             widths[windowed] = max(widths.get(windowed, 0), width)
     return 2 * model.max_position_embeddings * sum(widths.values())
+
+
+def _copied_latents(model: ModelSpec, tp: int) -> int:
+    size, heads = model.size or ModelSize(), model.num_attention_heads
+    if size.qk_nope_head_dim is None or size.v_head_dim is None or heads is None:
+        return 0
+    width = cdiv(heads, tp) * (size.qk_nope_head_dim + size.v_head_dim)
+    ranks = (n * cache.kv_lora_rank for n, cache in model.caches() if isinstance(cache, Mla))
+    return sum(2 * width * rank for rank in ranks)
 
 
 def _checked(tp: int, pp: int, stage: int, ep: int | None) -> Ranks:

@@ -13,7 +13,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.parameters import count_parts, parameters, total
 from kvcalc.core.size import ModelSize, Tower
 from kvcalc.core.weight_dtypes import weight_width
-from kvcalc.core.weights import rope_table_bytes, weights_on_rank
+from kvcalc.core.weights import beside_bytes, weights_on_rank
 from kvcalc.models import load_model, shape_model
 from kvcalc.models.presets import load_model_preset
 from tests.conftest import ABSENT, SHARED
@@ -266,12 +266,19 @@ def test_formats(quantization: str, bits: float) -> None:
     assert high <= tables + rest * (bits + 0.625) / 8 + kept + norms
 
 
-def test_ggml_types_are_of_tables_too() -> None:
-    """A GGUF file of Llama-3.1-8B in Q4_K_M has 4.92 GB, one in Q8_0 8.54 GB (llama.cpp README)."""
-    low, high = span(bare("llama-3.1-8b"), quantization="Q4_K_M")
-    assert low <= 4_920_000_000 <= high
-    low, high = span(bare("llama-3.1-8b"), quantization="q8_0")
-    assert low <= 8_540_000_000 <= high
+@pytest.mark.parametrize(
+    ("type_", "bits"),
+    [("Q8_0", 8.5008), ("Q6_K", 6.5633), ("Q5_K_M", 5.7036), ("Q5_K_S", 5.5704),
+     ("Q4_K_M", 4.8944), ("Q4_K_S", 4.6672), ("IQ4_NL", 4.6818), ("IQ4_XS", 4.4597),
+     ("Q3_K_L", 4.2979), ("Q3_K_S", 3.6429), ("Q2_K", 3.1593)],
+)  # fmt: skip
+def test_ggml_types_are_of_tables_too(type_: str, bits: float) -> None:
+    """Bits a weight that llama.cpp states for Llama-3.1-8B (tools/quantize/README.md)."""
+    low, high = span(bare("llama-3.1-8b"), quantization=type_)
+    known = PUBLISHED["llama-3.1-8b"] * bits / 8
+
+    assert low <= known <= high
+    assert high - low < 0.4 * known
 
 
 def test_what_a_quantisation_keeps() -> None:
@@ -319,8 +326,15 @@ def test_bounds_hold_on_every_preset() -> None:
     assert refused <= 6
 
 
-def test_rope_tables() -> None:
+def test_tables_of_positions() -> None:
     """Llama-3.1-8B: 131,072 rows of 128 in 16 bits; Gemma-3 has one for each kind of layer."""
-    assert rope_table_bytes(load_model("llama-3.1-8b")) == 32 * 2**20
-    assert rope_table_bytes(load_model("gemma-3-1b")) == 2 * 32_768 * 256 * 2
-    assert rope_table_bytes(load_model("bloom-560m")) == 0
+    assert beside_bytes(load_model("llama-3.1-8b")) == 32 * 2**20
+    assert beside_bytes(load_model("gemma-3-1b")) == 2 * 32_768 * 256 * 2
+    assert beside_bytes(load_model("bloom-560m")) == 0
+
+
+def test_copies_of_latent_matrices() -> None:
+    """DeepSeek-V3 on eight ranks: 61 layers of 512 x 16 heads x 256 in 16 bits."""
+    tables = 163_840 * 64 * 2
+
+    assert beside_bytes(load_model("deepseek-v3"), 8) == tables + 61 * 512 * 16 * 256 * 2
