@@ -19,7 +19,7 @@ from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec, Trait
 from kvcalc.core.size import ModelSize
 from kvcalc.core.values import Positive, Value
-from kvcalc.core.weight_dtypes import weight_width
+from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, weight_width
 from kvcalc.models.documents import Document, KeyPath, Plain
 from kvcalc.models.faults import Fault, Faults, in_one_line, unknown
 from kvcalc.models.layer_entries import read_layers
@@ -291,7 +291,7 @@ def _check_size(size: Plain, faults: Faults) -> None:
         faults.add(("size", "weights_bytes"), "weights_bytes has no weights_source")
     for key in ("weights_dtype", "expert_dtype"):
         name = size.get(key)
-        if isinstance(name, str):
+        if isinstance(name, str) and name != UNKNOWN_FORMAT:
             try:
                 weight_width(name)
             except KvcalcError as error:

@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
+from kvcalc.core.errors import InputError, UnavailableError
 from kvcalc.core.size import ModelSize, Tower
 from kvcalc.core.weights import weights_on_rank
-from kvcalc.models import load_model
+from kvcalc.models import hub, load_model
+from kvcalc.models.documents import read_document
 from kvcalc.models.hf_config import read_config
+from kvcalc.models.hub import HubFiles
+from kvcalc.models.preset_files import check_model
+from kvcalc.models.preset_writer import preset_text, size_lines
+from kvcalc.models.presets import preset_folder
+from kvcalc.models.weights import read_safetensors
 from tests.models.test_safetensors import write
 
 LLAMA: dict[str, Any] = {
@@ -211,3 +218,115 @@ def test_a_folder_without_tensors(checkpoint: Path) -> None:
         "no .safetensors" in note for note in load_model(str(checkpoint), weights=True).notes
     )
     assert not any("weights" in note for note in load_model(str(checkpoint)).notes)
+
+
+# ------------------------------------------------------------------ the Hub
+
+
+def _answers(monkeypatch: pytest.MonkeyPatch, folder: Path, *, broken: bool = False) -> list[bool]:
+    """Let the Hub answer with a folder's files; return what was asked of weights."""
+    asked = []
+
+    def fetch(reference: str, *, weights: bool = True) -> HubFiles:
+        asked.append(weights)
+        if weights and broken:
+            raise UnavailableError("the server changes its answers")
+        return HubFiles(
+            config_text=json.dumps(LLAMA),
+            repository=reference.removeprefix("hf:"),
+            revision="a" * 40,
+            weights=read_safetensors(folder) if weights else None,
+        )
+
+    monkeypatch.setattr(hub, "fetch_model_files", fetch)
+    return asked
+
+
+def test_the_hub_is_asked_for_headers_only_when_wanted(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are a request or two a shard, of which per-token needs none."""
+    asked = _answers(monkeypatch, checkpoint)
+    plain, found = load_model("hf:a/b"), load_model("hf:a/b", weights=True)
+
+    assert asked == [False, True]
+    assert plain.size is not None
+    assert plain.size.weights_bytes is None
+    assert found.size is not None
+    assert found.size.weights_bytes == 2 * (100 * 64 + 2 * 128 * 64 + 64)
+    assert found.size.weights_source == "safetensors headers of a/b"
+
+
+def test_a_hub_without_headers(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The config is read all the same, and a note says why weights are not known."""
+    _answers(monkeypatch, checkpoint, broken=True)
+    found = load_model("hf:a/b", weights=True)
+
+    assert "weights unknown: the server changes its answers" in found.notes
+
+
+# ------------------------------------------------------------------ presets
+
+
+def _faults(*lines: str) -> list[str]:
+    """Return the faults of a preset whose size holds these lines."""
+    text = (preset_folder() / "models" / "llama-3.1-8b.yaml").read_text(encoding="utf-8")
+    before, _, after = text.partition("size:\n")
+    rest = after.splitlines()
+    kept = rest[next(i for i, line in enumerate(rest) if not line.startswith(" ")) :]
+    size_ = ["size:", *(f"  {line}" for line in lines)]
+    document = read_document(before + "\n".join([*size_, *kept]) + "\n", "llama-3.1-8b.yaml")
+    first = before.count("\n") + 2
+    return [f"{fault.line - first}: {fault.message}" for fault in check_model(document)[1]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["hidden_size: 64"], []),
+        (["hidden_size: 0"], ["0: hidden_size must be a whole number of at least 1, not 0"]),
+        (["vocab_size: 64", "towers: none"], ["1: towers must be a list, not 'none'"]),
+        (["hidden: 64"], ["0: unknown field 'hidden'; did you mean hidden_size?"]),
+        (["weights_bytes: 64"], ["0: weights_bytes has no weights_source"]),
+        (["weights_dtype: unknown"], []),
+        (
+            ["parts: [{kind: mlp, layer: 0}]"],
+            ["0: parts come from a checkpoint's headers, not from a preset"],
+        ),
+    ],
+    ids=str,
+)
+def test_sizes_in_presets(lines: list[str], expected: list[str]) -> None:
+    """Each fault is told in the line where it stands."""
+    assert _faults(*lines) == expected
+
+
+def test_a_format_that_is_not_known() -> None:
+    """It is told with the nearest ones."""
+    (fault,) = _faults("weights_dtype: nvfp5")
+
+    assert fault.startswith("0: unknown format of weights 'nvfp5'; did you mean nvfp4")
+
+
+def test_sizes_are_written_as_they_are_read(checkpoint: Path) -> None:
+    """A preset made of a checkpoint has its sizes, its tensors apart."""
+    spec = load_model(str(checkpoint), weights=True)
+    text = preset_text(
+        spec,
+        name="small",
+        title="small",
+        source={"repository": "a/b", "file": "config.json"},
+        bytes_per_token={"float16": 256},
+        state_bytes=0,
+        confirmed_by=["a test"],
+    )
+    preset, faults = check_model(read_document(text, "small.yaml"))
+
+    assert faults == []
+    assert preset is not None
+    assert preset.spec.size is not None
+    assert preset.spec.size.weights_bytes == spec.size.weights_bytes  # type: ignore[union-attr]
+    assert size_lines(preset.spec.size) == size_lines(spec.size)
+    assert size_lines(ModelSize()) == []
+    with pytest.raises(InputError):
+        load_model(str(checkpoint / "model.safetensors"))
