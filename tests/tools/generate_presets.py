@@ -213,7 +213,9 @@ def sizes_of_hand_written() -> dict[str, ModelSize | None]:
         ids = [preset.source.repository, *preset.aliases]
         items = [configs[i.lower()] for i in ids if i.lower() in configs]
         if items and name not in _EXCERPTS:
-            found[name] = with_size(items[0].spec, [items[0].model_id, *ids])
+            # One of several published files may leave the towers out (Llama-4-Scout's).
+            best = next((i for i in items if i.spec.size and i.spec.size.towers), items[0])
+            found[name] = with_size(best.spec, [best.model_id, *ids])
     return found
 
 
