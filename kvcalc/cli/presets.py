@@ -240,6 +240,7 @@ def _detail(preset: ModelPreset) -> PresetDetail:
         max_position_embeddings=spec.max_position_embeddings,
         layers=layer_groups(spec),
         draft_layers=sum(run.count for run in spec.draft_layers),
+        size=spec.size,
         notes=spec.notes,
         source={"repository": source.repository, "file": source.file, "note": source.note},
         expect_bytes_per_token=preset.expect.bytes_per_token,

@@ -6,6 +6,7 @@ or "cannot be known", never zero.
 
 from __future__ import annotations
 
+from kvcalc.core.size import ModelSize
 from kvcalc.core.values import Value
 from kvcalc.core.waste import Wastes
 
@@ -287,6 +288,7 @@ class PresetDetail(Value, frozen=True, kw_only=True):
     max_position_embeddings: int | None
     layers: tuple[LayerGroup, ...]
     draft_layers: int
+    size: ModelSize | None
     notes: tuple[str, ...]
     source: dict[str, str]
     expect_bytes_per_token: dict[str, int]

@@ -7,6 +7,7 @@ which is all that a good file costs; only where that fails are its fields looked
 from __future__ import annotations
 
 import re
+import types
 import typing
 from collections.abc import Iterable
 from typing import Any, TypeVar, cast
@@ -90,6 +91,7 @@ class Faults:
 
     def _look_into(self, value: Plain, wanted: Any, path: KeyPath, beside: tuple[str, ...]) -> None:
         """Note what is wrong inside a value; nothing, where only the whole is at fault."""
+        wanted = _without_none(wanted)
         origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
         if origin is typing.Annotated:
             self._look_into(value, arguments[0], path, beside)
@@ -150,6 +152,13 @@ def in_one_line(error: KvcalcError) -> str:
 def _guess(name: object, known: list[str]) -> str:
     close = nearest(name, known) if isinstance(name, str) else []
     return f"did you mean {' or '.join(close)}? " if close else ""
+
+
+def _without_none(wanted: Any) -> Any:
+    """Return the type of a value that is there, of one that may be left out."""
+    given = [a for a in typing.get_args(wanted) if a is not types.NoneType]
+    is_union = typing.get_origin(wanted) in (types.UnionType, typing.Union)
+    return given[0] if is_union and len(given) == 1 else wanted
 
 
 def _is_struct(wanted: Any) -> bool:

@@ -17,7 +17,9 @@ from kvcalc.core.dtypes import element_bytes, kv_dtype
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec, Trait
+from kvcalc.core.size import ModelSize
 from kvcalc.core.values import Positive, Value
+from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, weight_width
 from kvcalc.models.documents import Document, KeyPath, Plain
 from kvcalc.models.faults import Fault, Faults, in_one_line, unknown
 from kvcalc.models.layer_entries import read_layers
@@ -115,6 +117,7 @@ class ModelFile(Value, frozen=True, kw_only=True):
     traits: tuple[Trait, ...] = ()
     layers: Annotated[tuple[object, ...], msgspec.Meta(min_length=1)]
     draft_layers: tuple[object, ...] = ()
+    size: ModelSize | None = None
     notes: tuple[_Text, ...] = ()
     source: Source
     expect: Expect
@@ -145,6 +148,7 @@ def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
     _check_name(value.get("name"), faults)
     _check_dtype(value.get("dtype"), faults)
     _check_cache_dtype(value.get("kv_cache_dtype"), faults)
+    _check_size(value.get("size"), faults)
     if read is None or faults:
         _check_pieces(value, layers, faults)
         return None, faults.in_order()
@@ -165,6 +169,7 @@ def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
         encoder_divisor=read.encoder_divisor,
         mamba_chunk_size=read.mamba_chunk_size,
         traits=read.traits,
+        size=read.size,
         notes=read.notes,
     )
     _check_expect(spec, read.expect, faults)
@@ -274,6 +279,23 @@ def _check_cache_dtype(dtype: Plain, faults: Faults) -> None:
         kv_dtype("auto", dtype)
     except KvcalcError as error:
         faults.add(("kv_cache_dtype",), in_one_line(error))
+
+
+def _check_size(size: Plain, faults: Faults) -> None:
+    """Check what the types of a size leave open."""
+    if not isinstance(size, dict):
+        return  # left out, or of another type, which is told already
+    if "parts" in size:
+        faults.add(("size", "parts"), "parts come from a checkpoint's headers, not from a preset")
+    if "weights_bytes" in size and "weights_source" not in size:
+        faults.add(("size", "weights_bytes"), "weights_bytes has no weights_source")
+    for key in ("weights_dtype", "expert_dtype"):
+        name = size.get(key)
+        if isinstance(name, str) and name != UNKNOWN_FORMAT:
+            try:
+                weight_width(name)
+            except KvcalcError as error:
+                faults.add(("size", key), in_one_line(error))
 
 
 def _check_expect(spec: ModelSpec, expect: Expect, faults: Faults) -> None:

@@ -11,8 +11,9 @@ import msgspec
 
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.size import ModelSize
 
-__all__ = ["preset_name", "preset_text"]
+__all__ = ["preset_name", "preset_text", "size_lines"]
 
 _MAX_PERIOD = 64  # layers in a pattern; the longest published one has 24
 _MAX_START = 8  # layers of their own before a pattern starts
@@ -69,6 +70,7 @@ def preset_text(
     lines += ["layers:", *_entries(spec.layers)]
     if spec.draft_layers:
         lines += ["draft_layers:", *_entries(spec.draft_layers)]
+    lines += size_lines(spec.size)
     lines += _listed("notes", spec.notes)
     lines += ["source:", *(f"  {key}: {_scalar(text)}" for key, text in source.items() if text)]
     pairs = ", ".join(f"{dtype}: {size}" for dtype, size in bytes_per_token.items())
@@ -77,6 +79,25 @@ def preset_text(
         lines.append(f"  state_bytes: {state_bytes}")
     lines += ["  confirmed_by:", *(f"    - {_scalar(text)}" for text in confirmed_by)]
     return "\n".join(lines) + "\n"
+
+
+def size_lines(size: ModelSize | None) -> list[str]:
+    """Return the lines of a model's sizes; none where nothing is known.
+
+    The parts of a checkpoint are left out: they are many, and a folder has them anew.
+    """
+    if size is None:
+        return []
+    found = msgspec.to_builtins(size)
+    empty = {"towers": (), "parts": found["parts"]}
+    told = {
+        key: value for key, value in found.items() if value is not None and value != empty.get(key)
+    }
+    lines = [
+        f"  {key}: {_scalar(value) if key == 'weights_source' else _flow(value)}"
+        for key, value in told.items()
+    ]
+    return ["size:", *lines] if lines else []
 
 
 def _listed(key: str, texts: Sequence[str]) -> list[str]:
@@ -153,7 +174,7 @@ def _told(cache: dict[str, Any]) -> dict[str, Any]:
 def _flow(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_flow(inner) for inner in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"

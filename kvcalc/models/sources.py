@@ -43,6 +43,7 @@ def load_model(
     kind: SourceKind | None = None,
     stdin: BinaryIO | None = None,
     folders: Sequence[Path] = (),
+    weights: bool = False,
 ) -> ModelSpec:
     """Return the model that `source` names.
 
@@ -52,6 +53,9 @@ def load_model(
         kind: read it as this, whatever its spelling.
         stdin: the stream to read for `-`; the process's own when None. It is not closed.
         folders: folders of presets that are searched before those that come with kvcalc.
+        weights: read safetensors headers as well, beside a config.json or on the Hub (a request
+            or two a shard), so that `size` holds the checkpoint's own bytes. Where they cannot be
+            read a note says why, and nothing fails. A GGUF file's are read always.
 
     Raises:
         InvalidValueError: a source that is not text.
@@ -68,17 +72,17 @@ def load_model(
             hint="give a preset's name, a path (a Path as str(path)) or hf:ORG/NAME",
         )
     if kind == "hf" or (kind is None and source.startswith(_HUB)):
-        return _from_hub(source)
+        return _from_hub(source, weights=weights)
     if source == "-":
         return _from_stdin(stdin)
     if kind is not None or _is_path(source):
-        return _read_path(source, kind)
+        return _with_checkpoint(_read_path(source, kind), source, weights=weights)
     if not _exists(source):
         return _read_name(source, folders).spec
     try:
         preset = load_model_preset(source, folders)
     except UnknownNameError:
-        return _read_path(source, None)
+        return _with_checkpoint(_read_path(source, None), source, weights=weights)
     raise _both(source, preset)
 
 
@@ -156,6 +160,21 @@ def _read_folder(path: str) -> ModelSpec:
     )
 
 
+def _with_checkpoint(spec: ModelSpec, path: str, *, weights: bool) -> ModelSpec:
+    """Return a model with the tensors that lie in its folder, if there are any."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+    is_config = os.path.isdir(path) or os.path.basename(path) == _CONFIG
+    if not weights or not is_config or not os.path.isfile(os.path.join(folder, _CONFIG)):
+        return spec
+    from kvcalc.models.weights import read_safetensors, with_weights
+
+    try:
+        return with_weights(spec, read_safetensors(folder), "the folder's safetensors headers")
+    except KvcalcError as error:
+        note = f"weights are not read from the folder: {error.message}"
+        return msgspec.structs.replace(spec, notes=(*spec.notes, note))
+
+
 def _from_file(path: str) -> ModelSpec:
     from kvcalc.models.json_documents import read_json_file  # presets do without it
 
@@ -186,16 +205,28 @@ def _from_stdin(stdin: BinaryIO | None) -> ModelSpec:
     return _from_text(read_stream(stdin), "stdin")
 
 
-def _from_hub(source: str) -> ModelSpec:
+def _from_hub(source: str, *, weights: bool) -> ModelSpec:
     from kvcalc.models.hf_config import read_config
     from kvcalc.models.hub import fetch_model_files  # brings threads and URLs
     from kvcalc.models.json_documents import read_json
 
-    files = fetch_model_files(source, weights=False)
+    notes: tuple[str, ...] = ()
+    try:
+        files = fetch_model_files(source, weights=weights)
+    except KvcalcError as error:
+        if not weights:
+            raise
+        files = fetch_model_files(source, weights=False)  # fails as well where it is not weights
+        notes = (f"weights unknown: {error.message}",)
     where = f"{_HUB}{files.repository}"
     spec = read_config(
         read_json(files.config_text, where), where, files.repository.rsplit("/", 1)[-1]
     )
+    if files.weights is not None:
+        from kvcalc.models.weights import with_weights
+
+        spec = with_weights(spec, files.weights, f"safetensors headers of {files.repository}")
+    spec = msgspec.structs.replace(spec, notes=(*spec.notes, *files.notes, *notes))
     origin = f"read from {files.repository} at {files.revision}"
     return msgspec.structs.replace(
         spec, notes=(*spec.notes, origin + (", in the local cache" if files.cached else ""))

@@ -25,6 +25,7 @@ from kvcalc.core.results import (
     SequenceSize,
     StartUp,
 )
+from kvcalc.core.size import ModelSize
 from kvcalc.core.units import (
     UnitSystem,
     format_bytes,
@@ -626,6 +627,7 @@ def _preset(result: PresetDetail) -> list[Block]:
         + (f", {result.architecture}" if result.architecture else ""),
         *([f"also called: {', '.join(result.aliases)}"] if result.aliases else []),
         *([f"draft layers, apart: {result.draft_layers}"] if result.draft_layers else []),
+        *_sizes(result.size),
         f"read from: {', '.join(v for v in result.source.values() if v)}",
         *(
             f"must give: {format_count(v)} B a token in {k}"
@@ -641,6 +643,31 @@ def _preset(result: PresetDetail) -> list[Block]:
     ]
     title = f"{result.name}: {result.title}"
     return [Heading(title), _layers(result, named=False), Text(tuple(facts))]
+
+
+def _sizes(size: ModelSize | None) -> list[str]:
+    """Return the lines on a model's widths and weights."""
+    if size is None:
+        return []
+    widths = (
+        ("hidden size", size.hidden_size),
+        ("MLP", size.intermediate_size),
+        ("vocabulary", size.vocab_size),
+        ("experts", size.num_experts),
+        ("of these a token", size.num_experts_per_tok),
+        ("expert", size.moe_intermediate_size),
+        ("parameters", size.parameters),
+    )
+    told = [f"{name} {format_count(value)}" for name, value in widths if value is not None]
+    lines = [f"size: {', '.join(told)}"] if told else []
+    if size.weights_bytes is not None:
+        stored = f" in {size.weights_dtype}" if size.weights_dtype else ""
+        error = size.weights_error_bytes
+        off = f", give or take {format_count(error)} B" if error else ""
+        lines.append(
+            f"weights: {format_count(size.weights_bytes)} B{stored}{off}: {size.weights_source}"
+        )
+    return lines
 
 
 def _faults(results: Sequence[FileFault]) -> list[Block]:

@@ -121,6 +121,9 @@ def _document(command: str, result: type[Any]) -> dict[str, Any]:
 def _model_preset() -> dict[str, Any]:
     (file,), definitions = _components(ModelFile, open_ended=False)
     top = definitions.pop(file["$ref"].rsplit("/", 1)[1])
+    # They come from a checkpoint's headers alone.
+    definitions["ModelSize"]["properties"].pop("parts")
+    definitions.pop("WeightPart")
     kinds, caches = _components(*get_args(Cache), open_ended=False)
     beside = {
         "count": {"type": "integer", "minimum": 1, "maximum": MAX_LAYERS, "default": 1},

@@ -6,7 +6,14 @@ import pytest
 
 from kvcalc.core.model import ModelSpec
 from kvcalc.models.presets import load_model_preset, model_names
-from tests.tools.generate_presets import HAND_WRITTEN, PRESETS, SHARED, files, published
+from tests.tools.generate_presets import (
+    HAND_WRITTEN,
+    PRESETS,
+    SHARED,
+    files,
+    published,
+    sizes_of_hand_written,
+)
 
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared is absent")
 
@@ -52,3 +59,11 @@ def test_hand_written_presets_keep_what_their_configs_say() -> None:
 
     assert different == {}
     assert set(HAND_WRITTEN) - compared == set(OTHERWISE)
+
+
+def test_hand_written_presets_have_the_sizes_of_their_configs() -> None:
+    """`python -m tests.tools.generate_presets --write` would change none of their sizes."""
+    made = sizes_of_hand_written()
+
+    assert set(HAND_WRITTEN) - set(made) == set(OTHERWISE)
+    assert {name: load_model_preset(name).spec.size for name in made} == made

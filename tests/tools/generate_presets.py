@@ -2,8 +2,8 @@
 
 Every config.json of the reference corpus (published files only) is read by kvcalc's own reader, and
 what the model must come to is taken from an engine's answer about the same file where there is
-one. Presets that a person wrote (`HAND_WRITTEN`) are left alone. Without --write the names are
-printed; with it files are written and stale ones removed.
+one. Of presets that a person wrote (`HAND_WRITTEN`) the sizes alone are made. Without --write the
+names are printed; with it files are written and stale ones removed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.size import ModelSize
 from kvcalc.models.hf_config import read_config
 from kvcalc.models.json_documents import read_json
-from kvcalc.models.preset_writer import preset_name, preset_text
+from kvcalc.models.preset_writer import preset_name, preset_text, size_lines
 from kvcalc.models.presets import load_model_preset
+from tests.tools.preset_sizes import with_size
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"
@@ -34,6 +38,7 @@ HAND_WRITTEN = (
     "qwen3.5-27b", "qwen3.5-27b-attention", "jamba-v0.1", "nemotron-3-nano-30b-a3b",
     "llama-4-scout",
 )  # fmt: skip
+_EXCERPTS = ("qwen3.5-27b-attention",)  # some layers of a model, whose sizes are not theirs
 _SUFFIXES = ("-instruct", "-it", "-hf", "-base")
 
 
@@ -184,8 +189,10 @@ def files() -> dict[str, str]:
         if not figures.bytes_per_token or not keeps:
             continue  # nothing that one token adds could be checked, or nothing is kept (encoders)
         aliases = sorted({i.model_id for i in items} | {preset_name(i.model_id) for i in items})
+        ids = [first.model_id, *(i.model_id for i in items)]
+        size = with_size(first.spec, ids)
         made[name] = preset_text(
-            first.spec,
+            msgspec.structs.replace(first.spec, size=size),
             name=name,
             title=first.spec.name,
             aliases=[a for a in aliases if a != name],
@@ -195,6 +202,33 @@ def files() -> dict[str, str]:
             confirmed_by=[figures.confirmed_by],
         )
     return made
+
+
+def sizes_of_hand_written() -> dict[str, ModelSize | None]:
+    """Return what the published configs give for the presets that a person wrote."""
+    configs = {item.model_id.lower(): item for item in published()}
+    found: dict[str, ModelSize | None] = {}
+    for name in HAND_WRITTEN:
+        preset = load_model_preset(name)
+        ids = [preset.source.repository, *preset.aliases]
+        items = [configs[i.lower()] for i in ids if i.lower() in configs]
+        if items and name not in _EXCERPTS:
+            # One of several published files may leave the towers out (Llama-4-Scout's).
+            best = next((i for i in items if i.spec.size and i.spec.size.towers), items[0])
+            found[name] = with_size(best.spec, [best.model_id, *ids])
+    return found
+
+
+def resized(text: str, size: ModelSize | None) -> str:
+    """Return the text of a preset with its `size:` written anew, before notes and sources."""
+    kept: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        inside = line == "size:" or (inside and line.startswith(" "))
+        if not inside:
+            kept.append(line)
+    at = min(kept.index(key) for key in ("notes:", "source:") if key in kept)
+    return "\n".join([*kept[:at], *size_lines(size), *kept[at:]]) + "\n"
 
 
 def main() -> int:
@@ -208,7 +242,12 @@ def main() -> int:
             path.unlink()
     for name, text in made.items():
         (PRESETS / f"{name}.yaml").write_text(text, encoding="utf-8", newline="\n")
-    print(f"{len(made)} presets written, {len(HAND_WRITTEN)} left alone")
+    for name, size in sizes_of_hand_written().items():
+        path = PRESETS / f"{name}.yaml"
+        path.write_text(
+            resized(path.read_text(encoding="utf-8"), size), encoding="utf-8", newline="\n"
+        )
+    print(f"{len(made)} presets written, of {len(HAND_WRITTEN)} the sizes")
     return 0
 
 

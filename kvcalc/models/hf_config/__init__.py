@@ -16,6 +16,7 @@ from kvcalc.models.hf_config.registry import (
     family,
     model_type_of,
 )
+from kvcalc.models.hf_config.size import model_size
 from kvcalc.models.hf_config.traits import encoder_divisor, mamba_chunk_size, traits
 
 __all__ = ["read_config"]
@@ -66,6 +67,7 @@ def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
             encoder_divisor=encoder_divisor(outer),
             mamba_chunk_size=mamba_chunk_size(text, found.layers),
             traits=traits(architecture, outer, text),
+            size=model_size(architecture, outer, text, found.layers),
             notes=tuple(dict.fromkeys(outer.notes)),
         )
     except KvcalcError as error:

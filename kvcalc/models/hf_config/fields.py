@@ -53,6 +53,14 @@ class Fields:
                 return value
         return self._default(*names)
 
+    def quietly(self, *names: str) -> Any:
+        """Return what `get` returns, without a note where a class's default is taken."""
+        for name in names:
+            value = self._values.get(name)
+            if value is not None:
+                return value
+        return next((self._defaults.values[n] for n in names if n in self._defaults.values), None)
+
     def has(self, *names: str) -> bool:
         """Whether any of these keys is there and not null; a class's default does not count."""
         return any(self._values.get(name) is not None for name in names)

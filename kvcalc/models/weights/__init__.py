@@ -3,6 +3,7 @@
 from kvcalc.models.weights.files import read_safetensors
 from kvcalc.models.weights.header import Tensor, read_header
 from kvcalc.models.weights.index import ShardIndex, read_index
+from kvcalc.models.weights.sizes import with_weights
 from kvcalc.models.weights.summary import Weights, gather, summarise
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "read_index",
     "read_safetensors",
     "summarise",
+    "with_weights",
 ]

@@ -22,7 +22,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from typing import Literal
+
+from kvcalc.core.size import TensorClass
 
 __all__ = [
     "CLASSES",
@@ -32,21 +33,6 @@ __all__ = [
     "in_encoder",
     "layer_of",
     "tensor_class",
-]
-
-TensorClass = Literal[
-    "embedding",
-    "lm_head",
-    "attention",
-    "recurrent",
-    "mlp",
-    "experts",
-    "router",
-    "norm",
-    "vision",
-    "audio",
-    "draft",
-    "other",
 ]
 
 CLASSES: tuple[TensorClass, ...] = TensorClass.__args__  # type: ignore[attr-defined]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from kvcalc.core.errors import InputError, InvalidValueError, UnsupportedError
-from kvcalc.core.model import stage_sizes
-from kvcalc.core.units import cdiv
+from kvcalc.core.errors import InputError, InvalidValueError
+from kvcalc.core.size import TensorClass, WeightPart
 from kvcalc.core.values import Value
+from kvcalc.core.weight_split import stored_by_stage
 from kvcalc.models.text import shown
 from kvcalc.models.weights.classes import (
     CLASSES,
-    TensorClass,
     draft_layers,
     has_two_stacks,
     in_encoder,
@@ -22,36 +21,10 @@ from kvcalc.models.weights.classes import (
 from kvcalc.models.weights.header import Tensor
 from kvcalc.models.weights.index import ShardIndex
 
-__all__ = ["Part", "Weights", "gather", "summarise"]
+__all__ = ["Weights", "gather", "summarise"]
 
-_ON_LAST_STAGE = ("lm_head", "norm", "draft")
 _WHOLE = ("norm", "router")
 _MATRIX = 2
-
-
-class Part(Value, frozen=True, kw_only=True):
-    """Tensors of one class and one place, as a split over ranks sees them.
-
-    Attributes:
-        kind: the class.
-        layer: the decoder layer; None outside of them.
-        rows: of a vocabulary's table, which is divided by rows; 0 for all else.
-        divided_bytes: of the matrices that tensor parallelism divides.
-        whole_bytes: of what every rank keeps whole.
-    """
-
-    kind: TensorClass
-    layer: int | None
-    rows: int = 0
-    divided_bytes: int = 0
-    whole_bytes: int = 0
-
-    def on_rank(self, tp: int) -> int:
-        """Return the bytes that one of `tp` ranks keeps."""
-        if self.rows:
-            row_bytes = cdiv(self.divided_bytes, self.rows)
-            return cdiv(self.rows, tp) * row_bytes + self.whole_bytes
-        return cdiv(self.divided_bytes, tp) + self.whole_bytes
 
 
 class Weights(Value, frozen=True, kw_only=True):
@@ -80,7 +53,7 @@ class Weights(Value, frozen=True, kw_only=True):
     by_layer: dict[int, int]
     shards: int
     stated_bytes: int | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[WeightPart, ...] = ()
     notes: tuple[str, ...] = ()
 
     def per_rank(
@@ -110,28 +83,7 @@ class Weights(Value, frozen=True, kw_only=True):
         for name, size in (("tensor_parallel_size", tp), ("pipeline_parallel_size", pp)):
             if type(size) is not int or size < 1:
                 raise InvalidValueError(f"{name} is {size!r:.60}, not a whole number from 1 up")
-        stage_of = self._stages(pp)
-        held = [0] * pp
-        for part in self.parts:
-            last = part.layer is None and part.kind in _ON_LAST_STAGE
-            stage = pp - 1 if last else 0 if part.layer is None else stage_of[part.layer]
-            held[stage] += part.on_rank(tp)
-            if pp > 1 and part.kind == "embedding" and part.rows and "lm_head" not in self.by_class:
-                held[-1] += part.on_rank(tp)
-        return tuple(held)
-
-    def _stages(self, pp: int) -> dict[int, int]:
-        layers = sorted(self.by_layer)
-        if pp == 1:
-            return dict.fromkeys(layers, 0)
-        if not layers:
-            raise UnsupportedError(
-                "the tensors' names show no layers to split over pipeline stages",
-                hint="use one pipeline stage",
-            )
-        sizes = stage_sizes(len(layers), pp)
-        stages = [stage for stage, size in enumerate(sizes) for _ in range(size)]
-        return dict(zip(layers, stages, strict=True))
+        return stored_by_stage(self.parts, tp, pp)
 
 
 def gather(
@@ -234,11 +186,11 @@ class _Parts:
             return kind, None
         return kind, layer
 
-    def all(self) -> tuple[Part, ...]:
+    def all(self) -> tuple[WeightPart, ...]:
         """Return the parts in order of layers, those outside of them first."""
         order = sorted(self._sums.items(), key=_place_of)
         return tuple(
-            Part(kind=kind, layer=layer, rows=rows, divided_bytes=divided, whole_bytes=whole)
+            WeightPart(kind=kind, layer=layer, rows=rows, divided_bytes=divided, whole_bytes=whole)
             for (kind, layer, rows), (divided, whole) in order
         )
 

@@ -1,0 +1,292 @@
+"""What a model's weights take on one GPU: exact where a checkpoint says, else an interval, said.
+
+How they are split over ranks stands in `weight_split`, what a parameter takes in `weight_dtypes`.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil, floor
+
+from kvcalc.core.attention import Mla, SlidingWindow
+from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.memory import Term
+from kvcalc.core.mixers import PartName
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.parameters import Parts, count_parts, parameters
+from kvcalc.core.size import ModelSize
+from kvcalc.core.units import cdiv
+from kvcalc.core.weight_dtypes import QUANTISED, UNKNOWN_FORMAT, WIDTHS, Width, weight_width
+from kvcalc.core.weight_split import (
+    Ranks,
+    evenly,
+    on_rank,
+    padding_bytes,
+    shares,
+    stage_parts,
+    stored_by_stage,
+)
+
+__all__ = [
+    "beside_bytes",
+    "parameters",
+    "weights_on_rank",
+]
+
+_ATTENTION: tuple[PartName, ...] = ("attention", "kv", "latent")
+_COPIED: tuple[PartName, ...] = ("kv", "latent")
+_TABLES: tuple[PartName, ...] = ("embedding", "head")
+_BITS = 8
+_SINGLE = Fraction(32)
+
+
+def weights_on_rank(
+    model: ModelSpec,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    stage: int = 0,
+    ep: int | None = None,
+    quantization: str | None = None,
+    total_bytes: int | None = None,
+    drafts: bool = False,
+) -> Term:
+    """Return what the weights of a model take on one GPU.
+
+    Args:
+        model: with its sizes.
+        tp: ranks that a stage is divided over.
+        pp: pipeline stages.
+        stage: which of them, counted from 0.
+        ep: ranks that the experts are spread over, where those are not the tp ranks.
+        quantization: a format that the weights are brought into or stored in; None: as published.
+        total_bytes: what all weights take together, from the user; it replaces what is known.
+        drafts: multi-token-prediction layers are loaded as well.
+
+    Raises:
+        InvalidValueError: a number of ranks below 1, or a stage that is not there.
+        UnknownNameError: a format that is not known.
+        UnsupportedError: neither bytes nor the widths to count them from are known.
+    """
+    ranks = _checked(tp, pp, stage, ep)
+    size = model.size or ModelSize()
+    asked = None if quantization is None else weight_width(quantization)
+    stored_as = size.weights_dtype
+    same = asked is None or (
+        stored_as not in (None, UNKNOWN_FORMAT) and weight_width(stored_as) == asked
+    )
+    if size.parts and same and total_bytes is None:
+        return _from_tensors(model, size, ranks, drafts=drafts)
+    if total_bytes is not None:
+        return _from_total(model, (total_bytes, total_bytes), "as given", ranks, drafts=True)
+    if size.weights_bytes is not None and same:
+        error = size.weights_error_bytes or 0
+        stored = max(0, size.weights_bytes - error), size.weights_bytes + error
+        source = size.weights_source or "the published checkpoint"
+        term = _from_total(model, stored, source, ranks, drafts=drafts)
+        return _narrowed(term, model, size, ranks, drafts=drafts)
+    return _from_widths(model, size, ranks, quantization, drafts=drafts)
+
+
+def beside_bytes(model: ModelSpec, tp: int = 1) -> int:
+    """Return the most that loading leaves on each GPU beside the checkpoint's tensors.
+
+    - Tables of rotary positions: a row of head_dim in 16 bits for every position of the config, a
+      table for layers with a window and one for those without (vLLM 0.33
+      layers/rotary_embedding/base.py). A logged start of Llama-3.1-8B has these 32 MiB
+      beyond its checkpoint, in all four digits that are logged.
+    - The matrices from latents to heads in the order that decoding multiplies them: copies where
+      the checkpoint has them quantised, in SGLang always (vLLM W_UK_T and W_UV,
+      process_weights_after_loading; SGLang w_kc and w_vc, post_load_weights).
+
+    Args:
+        model: with its sizes.
+        tp: ranks that heads are divided over.
+    """
+    return _rope_tables(model) + _copied_latents(model, tp)
+
+
+def _rope_tables(model: ModelSpec) -> int:
+    if "alibi" in model.traits or model.max_position_embeddings is None:
+        return 0
+    widths: dict[bool, int] = {}
+    for _, cache in model.caches():
+        rope = getattr(cache, "qk_rope_head_dim", None)
+        width = getattr(cache, "head_dim", 0) if rope is None else rope
+        if cache.rows() and width:
+            windowed = isinstance(cache, SlidingWindow)
+            widths[windowed] = max(widths.get(windowed, 0), width)
+    return 2 * model.max_position_embeddings * sum(widths.values())
+
+
+def _copied_latents(model: ModelSpec, tp: int) -> int:
+    size, heads = model.size or ModelSize(), model.num_attention_heads
+    if size.qk_nope_head_dim is None or size.v_head_dim is None or heads is None:
+        return 0
+    width = cdiv(heads, tp) * (size.qk_nope_head_dim + size.v_head_dim)
+    ranks = (n * cache.kv_lora_rank for n, cache in model.caches() if isinstance(cache, Mla))
+    return sum(2 * width * rank for rank in ranks)
+
+
+def _checked(tp: int, pp: int, stage: int, ep: int | None) -> Ranks:
+    spread = tp if ep is None else ep
+    for name, value in (("tp", tp), ("pp", pp), ("ep", spread)):
+        if type(value) is not int or value < 1:
+            raise InvalidValueError(f"{name} is {value!r:.60}, not a whole number from 1 up")
+    if type(stage) is not int or not 0 <= stage < pp:
+        raise InvalidValueError(f"stage is {stage!r:.60}, not one of the {pp} counted from 0")
+    return Ranks(tp, pp, stage, spread)
+
+
+# ---------------------------------------------------------------- from tensors
+
+
+def _from_tensors(model: ModelSpec, size: ModelSize, ranks: Ranks, *, drafts: bool) -> Term:
+    """Return the split of a checkpoint's own tensors, and what engines keep more of."""
+    parts = size.parts
+    low = stored_by_stage(parts, ranks.tp, ranks.pp, drafts=drafts)[ranks.stage]
+    high = low + padding_bytes(parts, ranks)
+    if ranks.tp > 1:
+        high += _copies(model, size, ranks)
+    if ranks.ep != ranks.tp:
+        experts = sum(part.divided_bytes for part in parts if part.kind == "experts")
+        change = cdiv(experts, ranks.ep) - cdiv(experts, ranks.tp)
+        low, high = low + min(change, 0), high + max(change, 0)
+    return Term(
+        name="weights",
+        low_bytes=max(0, low),
+        high_bytes=high,
+        source=size.weights_source or "the checkpoint's tensors",
+    )
+
+
+def _copies(model: ModelSpec, size: ModelSize, ranks: Ranks) -> int:
+    """Return what a rank keeps beyond its share: KV heads in copies, latents whole."""
+    try:
+        parts = _bytes_of(model, size, stage_parts(model, ranks), None)
+    except UnsupportedError:
+        return 0
+    own, even = on_rank(model, parts, ranks), evenly(parts, ranks)
+    return sum(max(0, own[part][1] - even[part]) for part in _COPIED if part in own)
+
+
+# ---------------------------------------------------------------- from a total
+
+
+def _from_total(
+    model: ModelSpec, stored: tuple[int, int], source: str, ranks: Ranks, *, drafts: bool
+) -> Term:
+    """Return a rank's share of all weights, by the share that it has of the counted parts."""
+    low, high = stored
+    if ranks[:2] == (1, 1) and ranks.ep == 1 and (drafts or not model.draft_layers):
+        return Term(name="weights", low_bytes=low, high_bytes=high, source=source)
+    size = model.size or ModelSize()
+    try:
+        whole = _bytes_of(model, size, count_parts(model), None)
+        own = _bytes_of(model, size, stage_parts(model, ranks), None)
+    except UnsupportedError:
+        return _evenly_shared(low, high, source, ranks)
+    if not drafts:
+        left = whole.pop("draft", (0, 0))
+        low, high = max(0, low - left[1]), max(0, high - left[0])
+        own.pop("draft", None)
+    least, most = shares(model, whole, own, ranks)
+    return Term(
+        name="weights",
+        low_bytes=floor(low * least),
+        high_bytes=ceil(high * most),
+        source=f"{source}; split over ranks by the model's widths",
+    )
+
+
+def _narrowed(term: Term, model: ModelSpec, size: ModelSize, ranks: Ranks, *, drafts: bool) -> Term:
+    """Return what a total and the widths both allow; the total alone where they disagree.
+
+    Only where the widths' formats are known part by part: the config lists what is left as it is,
+    or nothing is quantised.
+    """
+    known = size.kept is not None or (size.weights_dtype or model.dtype) in WIDTHS
+    if term.exact or not known:
+        return term
+    try:
+        other = _from_widths(model, size, ranks, None, drafts=drafts)
+    except UnsupportedError:
+        return term
+    low = max(term.low_bytes, other.low_bytes)
+    high = min(term.high_bytes, other.high_bytes)
+    if low > high:
+        return term
+    return Term(name="weights", low_bytes=low, high_bytes=high, source=term.source)
+
+
+def _evenly_shared(low: int, high: int, source: str, ranks: Ranks) -> Term:
+    """Return a share that nothing more is known of: even, or with what is whole on every rank."""
+    count = ranks.tp * ranks.pp
+    return Term(
+        name="weights",
+        low_bytes=low // (count * 2) if ranks.pp > 1 else low // count,
+        high_bytes=min(high, cdiv(high, ranks.tp) if ranks.pp > 1 else cdiv(high * 5, count * 4)),
+        source=f"{source}; split over ranks evenly, widths not known",
+    )
+
+
+# ---------------------------------------------------------------- from widths
+
+
+def _from_widths(
+    model: ModelSpec, size: ModelSize, ranks: Ranks, quantization: str | None, *, drafts: bool
+) -> Term:
+    parts = stage_parts(model, ranks)
+    if not drafts:
+        parts.pop("draft", None)
+    held = on_rank(model, _bytes_of(model, size, parts, quantization), ranks)
+    exact = all(low == high for low, high in parts.values())
+    words = quantization or size.weights_dtype or model.dtype
+    return Term(
+        name="weights",
+        low_bytes=floor(sum(low for low, _ in held.values())),
+        high_bytes=ceil(sum(high for _, high in held.values())),
+        source=f"{'parameters' if exact else 'bounds of parameters'} counted from the config's"
+        f" widths, in {words}",
+    )
+
+
+def _bytes_of(model: ModelSpec, size: ModelSize, parts: Parts, quantization: str | None) -> Parts:
+    """Return the bytes of parts, in whole bytes, from their parameters."""
+    found: Parts = {}
+    for part, (low, high) in parts.items():
+        width = _width_of_part(model, size, part, quantization)
+        found[part] = floor(low * width.low / _BITS), ceil(high * width.high / _BITS)
+    return found
+
+
+def _width_of_part(
+    model: ModelSpec, size: ModelSize, part: PartName, quantization: str | None
+) -> Width:
+    """Return the bits of a parameter of one part.
+
+    A quantisation leaves tables, routers and norms as they are; what else it leaves its config
+    lists. Where there is no list, recipes differ: of a model with experts all but those may be
+    left, of others the recurrent layers and, in formats of 4-bit floats, attention.
+    """
+    plain = Width(*(Fraction(weight_width(model.dtype).low),) * 2)
+    name = quantization or size.weights_dtype or model.dtype
+    width = weight_width(name)
+    if name.strip().lower() not in QUANTISED and width not in QUANTISED.values():
+        return width
+    if part in ("router", "norm"):
+        return Width(plain.low, _SINGLE)
+    if part in _TABLES:
+        return width if width.tables else plain
+    if part == "experts" and quantization is None and size.expert_dtype is not None:
+        return weight_width(size.expert_dtype)
+    if part in ("encoder", "draft"):
+        return Width(width.low, max(plain.high, width.high))
+    kept = size.kept if quantization is None else None
+    group = "attention" if part in _ATTENTION else part
+    if kept is not None:
+        return plain if group in kept else width
+    may_stay = part != "experts" if size.num_experts else group == "recurrent"
+    if may_stay or (width.native and group == "attention"):
+        return Width(width.low, max(plain.high, width.high))
+    return width
