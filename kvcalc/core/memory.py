@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from kvcalc.core.errors import InvalidValueError
-from kvcalc.core.values import Value
+from kvcalc.core.values import Positive, Value
 
 __all__ = ["TERM_NAMES", "MemoryBudget", "Term", "TermName"]
 
@@ -61,6 +61,8 @@ class MemoryBudget(Value, frozen=True, kw_only=True):
         share_source: the rule: which fraction of what.
         terms: what is taken before the cache, within the share.
         outside: what is taken beside the share (CUDA graphs of engines that do not count them).
+        cache_part: (numerator, denominator) of what is left that the cache gets, where an engine
+            takes a part of the free memory and not of the card.
     """
 
     total_bytes: int
@@ -68,10 +70,19 @@ class MemoryBudget(Value, frozen=True, kw_only=True):
     share_source: str
     terms: tuple[Term, ...]
     outside: tuple[Term, ...] = ()
+    cache_part: tuple[Positive, Positive] = (1, 1)
+
+    def __post_init__(self) -> None:
+        low, high = self.share_bytes
+        if not 0 <= low <= high:
+            raise InvalidValueError(f"a share of {low} to {high} B is no interval")
+        if self.cache_part[0] > self.cache_part[1]:
+            raise InvalidValueError(f"the cache cannot get {self.cache_part} of what is left")
 
     @property
     def cache_bytes(self) -> tuple[int, int]:
         """What is left for the cache at least and at most; below 0 where it does not fit."""
+        part, whole = self.cache_part
         low = self.share_bytes[0] - sum(term.high_bytes for term in self.terms)
         high = self.share_bytes[1] - sum(term.low_bytes for term in self.terms)
-        return low, high
+        return low * part // whole, high * part // whole
