@@ -91,5 +91,7 @@ def visible(gpu: GpuSpec) -> Visible:
 
 def _measured(gpu: GpuSpec, what: str) -> Visible:
     low, high = (int(gib * _GIB) for gib in _MEASURED[gpu.name])
-    # A slice or a smaller card that goes by the same name sees no more than it has.
-    return Visible(min(low, gpu.memory_bytes), min(high, gpu.memory_bytes), f"{what} {gpu.name}")
+    if gpu.memory_kind == "dedicated":
+        # A slice of a card that goes by the card's name sees no more than it has.
+        low, high = min(low, gpu.memory_bytes), min(high, gpu.memory_bytes)
+    return Visible(low, high, f"{what} {gpu.name}")

@@ -1,4 +1,4 @@
-"""The widths of a model that its activations follow, as intervals where a config leaves them out."""
+"""The widths of a model that its activations follow; spans where a config leaves them out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Span(NamedTuple):
     low: int
     high: int
 
-    def __add__(self, other: object) -> Span:  # type: ignore[override]  # not a tuple's sum
+    def __add__(self, other: object) -> Span:
         if not isinstance(other, Span):
             return NotImplemented
         return Span(self.low + other.low, self.high + other.high)
