@@ -11,7 +11,9 @@ from typing import Literal
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.values import Positive, Value
 
-__all__ = ["TERM_NAMES", "MemoryBudget", "Term", "TermName"]
+__all__ = ["TERM_NAMES", "MemoryBudget", "Term", "TermName", "gib_term", "require_ranks"]
+
+_GIB = 2**30
 
 TermName = Literal["weights", "activation", "graphs", "communication", "context", "other"]
 
@@ -50,6 +52,23 @@ class Term(Value, frozen=True, kw_only=True):
     def exact(self) -> bool:
         """Whether the term is one number."""
         return self.low_bytes == self.high_bytes
+
+
+def gib_term(name: TermName, low: float, high: float, source: str) -> Term:
+    """Return a term given in GiB."""
+    return Term(name=name, low_bytes=int(low * _GIB), high_bytes=int(high * _GIB), source=source)
+
+
+def require_ranks(weights: tuple[Term, ...], ranks: int) -> None:
+    """Check that there is one term of weights for each rank.
+
+    Raises:
+        InvalidValueError: another number.
+    """
+    if len(weights) != ranks:
+        raise InvalidValueError(
+            f"{len(weights)} terms of weights for {ranks} ranks", hint="give one for each"
+        )
 
 
 class MemoryBudget(Value, frozen=True, kw_only=True):

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvcalc.core.deployment import GpuSpec
+from kvcalc.core.deployment import Deployment, GpuSpec
+from kvcalc.core.errors import UnsupportedError
 
-__all__ = ["Visible", "visible"]
+__all__ = ["Visible", "named_card", "visible"]
 
 _GIB = 2**30
 
 _MEASURED = {
+    "a10": (22.05, 22.08),
     "a10g": (22.05, 22.08),
     "a100-40gb": (39.38, 39.57),
     "a100-80gb": (79.13, 79.26),
@@ -27,12 +29,15 @@ _MEASURED = {
     "h100-pcie": (79.09, 79.26),
     "h200": (139.79, 139.82),
     "l4": (22.02, 22.07),
+    "l40": (44.38, 44.53),
     "l40s": (44.38, 44.53),
     "mi300x": (191.68, 191.70),
     "rtx-3090": (23.55, 23.70),
+    "rtx-3090-ti": (23.51, 23.70),
     "rtx-4090": (23.51, 23.66),
     "rtx-5080": (15.50, 15.53),
     "rtx-5090": (31.35, 31.40),
+    "rtx-6000-ada": (47.40, 47.54),
     "rtx-a6000": (47.40, 47.54),
     "rtx-pro-6000": (94.96, 95.02),
     "t4": (14.55, 14.76),
@@ -42,7 +47,7 @@ _MEASURED = {
 """GiB that the runtime sees, least and most, as public start-up logs and out-of-memory texts print
 them (`Free memory on device (free/total GiB)`, `total_gpu_memory`, `total capacity`)."""
 
-_KEPT = ((0.25, 0.002), (0.55, 0.006))
+_KEPT = ((0.25, 0.002), (0.45, 0.006))
 """What the driver keeps of other cards, least and most: GiB, and a part of the memory."""
 
 _KEPT_BY_HIP = 0.5
@@ -59,6 +64,21 @@ class Visible(NamedTuple):
     low_bytes: int
     high_bytes: int
     what: str
+
+
+def named_card(deployment: Deployment) -> GpuSpec:
+    """Return the card that a deployment names.
+
+    Raises:
+        UnsupportedError: it names none.
+    """
+    gpu = deployment.gpu
+    if not isinstance(gpu, GpuSpec):
+        raise UnsupportedError(
+            "what a card leaves for the cache cannot be told without the card",
+            hint="name it: --gpu (kvcalc gpus lists them)",
+        )
+    return gpu
 
 
 def visible(gpu: GpuSpec) -> Visible:

@@ -12,11 +12,10 @@ from math import ceil
 
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import InvalidValueError, UnsupportedError
-from kvcalc.core.memory import MemoryBudget, Term, TermName
+from kvcalc.core.memory import MemoryBudget, Term, TermName, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.visible import Visible, visible
+from kvcalc.core.visible import Visible, named_card, visible
 from kvcalc.core.widths import Span, Widths, widths_of
 from kvcalc.engines.vllm.lora import adapters
 from kvcalc.engines.vllm.profile import (
@@ -53,14 +52,8 @@ def budgets(
         UnsupportedError: no card is named, or vLLM's rules for it are not known.
         InvalidValueError: another number of weights than of ranks.
     """
-    if len(weights) != len(plan.ranks):
-        raise InvalidValueError(f"{len(weights)} weights for {len(plan.ranks)} ranks")
-    gpu = deployment.gpu
-    if not isinstance(gpu, GpuSpec):
-        raise UnsupportedError(
-            "what a card leaves for the cache cannot be told without the card",
-            hint="name it: --gpu (kvcalc gpus lists them)",
-        )
+    require_ranks(weights, len(plan.ranks))
+    gpu = named_card(deployment)
     model, settings = resolve(model, deployment, [])
     v0 = release(plan.engine_version).engine == "v0"
     widths = widths_of(model)
@@ -154,7 +147,7 @@ def _terms(
         yield _term("communication", talk, f"NCCL and all-reduce buffers: {_MEASURED}")
     yield _term(
         "context",
-        context(settings, shared=gpu.memory_kind == "unified"),
+        context(settings, gpu.memory_bytes, shared=gpu.memory_kind == "unified"),
         f"kernels, cuBLAS: {_MEASURED}",
     )
 

@@ -62,6 +62,8 @@ has its inner tensors."""
 CONTEXT = {"before": (0.01, 0.36), "since": (0.05, 0.65)}
 """GiB that are not torch's on a GPU alone: kernels, cuBLAS, the allocator's rounding; before 0.12
 and since."""
+_CONTEXT_MOST = 0.03
+"""Part of a small card that it does not exceed: smaller cards have fewer multiprocessors."""
 _CONTEXT_SHARED = 3.5
 """GiB, where the host shares the memory: what it takes in the meantime counts as the engine's."""
 
@@ -70,7 +72,7 @@ COMMUNICATION = {"switched, wide": (0.5, 2.2), "switched": (0.1, 1.4), "bus": (0
 _STAGES = (0.0, 0.1)
 """GiB beyond CONTEXT where stages alone are split."""
 
-GRAPHS = ((0.0, 0.0), (0.4, 0.0125))
+GRAPHS = ((0.0, 0.0), (0.3, 0.0130))
 """What CUDA graphs are estimated to take, least and most: GiB, and a part of the card."""
 
 _LATENT_WORKSPACE = 0.025
@@ -192,10 +194,11 @@ def _experts(widths: Widths, step: Step, itemsize: int) -> Span:
     return Span(0, step.tokens * widths.experts.high * width * itemsize)
 
 
-def context(settings: Settings, *, shared: bool) -> Span:
+def context(settings: Settings, card_bytes: int, *, shared: bool) -> Span:
     """Return what is not torch's on a GPU alone."""
     low, high = CONTEXT["since" if settings.release.line >= _MORE_KERNELS_SINCE else "before"]
-    return _gib(low, high + (_CONTEXT_SHARED if shared else 0))
+    high = min(high, card_bytes / _GIB * _CONTEXT_MOST)
+    return _gib(min(low, high), high + (_CONTEXT_SHARED if shared else 0))
 
 
 def communication(settings: Settings) -> Span:
