@@ -2,10 +2,11 @@
 
 The profile runs one step of max_num_batched_tokens tokens, then the sampler on max_num_seqs rows of
 logits, and takes the peak: v1/worker/gpu_model_runner.py, profile_run and _dummy_sampler_run (0.11,
-0.19, 0.33); V0's worker/worker.py, determine_num_available_blocks. What cannot be read there is a span. LOGIT_BYTES,
-CONTEXT and COMMUNICATION are those of the fitted half of public starts (tests/engines/vllm/
-starts.tsv says which half, test_starts.py holds them to it); GRAPHS are estimates that other logs
-print; workspaces and towers are allowances, which only the whole span is judged by.
+0.19, 0.33); V0's worker/worker.py, determine_num_available_blocks. What cannot be read there is a
+span. LOGIT_BYTES, CONTEXT and COMMUNICATION are those of the fitted half of public starts
+(tests/engines/vllm/starts.tsv says which half, test_starts.py holds them to it); GRAPHS are
+estimates that other logs print; workspaces and towers are allowances, which only the whole span is
+judged by.
 """
 
 from __future__ import annotations
