@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Literal
 
 from kvcalc.core.errors import InvalidValueError
-from kvcalc.core.values import Value
+from kvcalc.core.values import Positive, Value
 
-__all__ = ["TERM_NAMES", "MemoryBudget", "Term", "TermName"]
+__all__ = ["TERM_NAMES", "MemoryBudget", "Term", "TermName", "gib_term", "require_ranks"]
+
+_GIB = 2**30
 
 TermName = Literal["weights", "activation", "graphs", "communication", "context", "other"]
 
@@ -52,6 +54,23 @@ class Term(Value, frozen=True, kw_only=True):
         return self.low_bytes == self.high_bytes
 
 
+def gib_term(name: TermName, low: float, high: float, source: str) -> Term:
+    """Return a term given in GiB."""
+    return Term(name=name, low_bytes=int(low * _GIB), high_bytes=int(high * _GIB), source=source)
+
+
+def require_ranks(weights: tuple[Term, ...], ranks: int) -> None:
+    """Check that there is one term of weights for each rank.
+
+    Raises:
+        InvalidValueError: another number.
+    """
+    if len(weights) != ranks:
+        raise InvalidValueError(
+            f"{len(weights)} terms of weights for {ranks} ranks", hint="give one for each"
+        )
+
+
 class MemoryBudget(Value, frozen=True, kw_only=True):
     """The memory of one GPU as an engine shares it out.
 
@@ -61,6 +80,8 @@ class MemoryBudget(Value, frozen=True, kw_only=True):
         share_source: the rule: which fraction of what.
         terms: what is taken before the cache, within the share.
         outside: what is taken beside the share (CUDA graphs of engines that do not count them).
+        cache_part: (numerator, denominator) of what is left that the cache gets, where an engine
+            takes a part of the free memory and not of the card.
     """
 
     total_bytes: int
@@ -68,10 +89,19 @@ class MemoryBudget(Value, frozen=True, kw_only=True):
     share_source: str
     terms: tuple[Term, ...]
     outside: tuple[Term, ...] = ()
+    cache_part: tuple[Positive, Positive] = (1, 1)
+
+    def __post_init__(self) -> None:
+        low, high = self.share_bytes
+        if not 0 <= low <= high:
+            raise InvalidValueError(f"a share of {low} to {high} B is no interval")
+        if self.cache_part[0] > self.cache_part[1]:
+            raise InvalidValueError(f"the cache cannot get {self.cache_part} of what is left")
 
     @property
     def cache_bytes(self) -> tuple[int, int]:
         """What is left for the cache at least and at most; below 0 where it does not fit."""
+        part, whole = self.cache_part
         low = self.share_bytes[0] - sum(term.high_bytes for term in self.terms)
         high = self.share_bytes[1] - sum(term.low_bytes for term in self.terms)
-        return low, high
+        return low * part // whole, high * part // whole

@@ -7,10 +7,11 @@ from typing import Protocol
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnknownNameError, UnsupportedError
+from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 
-__all__ = ["ENGINES", "NOT_YET", "Engine", "known", "plan", "start_up_log"]
+__all__ = ["ENGINES", "NOT_YET", "Engine", "budgets", "known", "plan", "start_up_log"]
 
 ENGINES = {
     "none": "kvcalc.engines.none",
@@ -25,6 +26,10 @@ ENGINES = {
 
 NOT_YET = ("tgi", "mlc-llm", "mlx-lm", "exllama", "vllm-tpu", "vllm-ascend")
 """Engines that are refused by name: to come, and not approximated until then."""
+
+
+_BUDGETS = ("vllm", "sglang", "llama.cpp", "tensorrt-llm", "transformers", "lmdeploy")
+"""Engines with a module `budget`: what they leave of a card for the cache is modelled."""
 
 
 class Engine(Protocol):
@@ -61,6 +66,33 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """
     engine: Engine = import_module(ENGINES[known(deployment.engine)])
     return engine.plan(model, deployment)
+
+
+def budgets(
+    model: ModelSpec, deployment: Deployment, plan: CachePlan, weights: tuple[Term, ...]
+) -> tuple[MemoryBudget, ...]:
+    """Return how the plan's engine shares out the memory of one GPU of each of the plan's ranks.
+
+    Args:
+        model: as published.
+        deployment: as asked for; its `gpu` is the card itself.
+        plan: of both.
+        weights: one term a rank, in the order of the plan's: the weights that lie on one of its
+            GPUs, a draft's included.
+
+    Raises:
+        UnsupportedError: an engine whose budget is not modelled, or a deployment without a card.
+        InvalidValueError: another number of weights than of ranks.
+    """
+    engine = known(deployment.engine)
+    if engine not in _BUDGETS:
+        raise UnsupportedError(
+            f"what engine {engine!r} leaves of a card for the cache is not modelled",
+            hint=f"known for {', '.join(_BUDGETS)}; or give the cache's memory itself",
+        )
+    module = import_module(f"{ENGINES[engine]}.budget")
+    found: tuple[MemoryBudget, ...] = module.budgets(model, deployment, plan, weights)
+    return found
 
 
 def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.errors import InvalidValueError, UnknownNameError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 from kvcalc.engines.vllm.card import ASSUMED, Card, card_of
@@ -59,7 +59,11 @@ _KNOWN = {
     "num_speculative_tokens",
     "speculative_method",
     "draft_model",
+    "engine_args",
 }
+
+_ENGINE_ARGS = ("max_loras", "max_lora_rank")
+"""They take memory beside the cache, and change nothing of it."""
 
 
 class Settings(NamedTuple):
@@ -142,6 +146,9 @@ def resolve(
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
     deployment.refuse_others(_KNOWN, "vLLM")
+    for name in deployment.engine_args:
+        if name not in _ENGINE_ARGS:
+            raise UnknownNameError("vLLM setting", name, _ENGINE_ARGS)
     wanted = release(deployment.engine_version)
     rules = rules_of(wanted)
     check_served(model, wanted, deployment.pipeline_parallel_size)

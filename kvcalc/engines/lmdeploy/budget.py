@@ -1,0 +1,93 @@
+"""What LMDeploy leaves for the cache: a part of what is free after the weights.
+
+LMDeploy 0.18 pytorch/engine/executor/base.py, ExecutorBase.update_configs: states first, then room
+for logits, then cache_max_entry_count of the rest. TurboMind takes that part of all that is free
+(src/turbomind/turbomind.cc), and makes its workspaces later.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan, Rank
+from kvcalc.core.visible import named_card, visible
+from kvcalc.core.widths import widths_of
+from kvcalc.engines.lmdeploy.settings import Settings, resolve
+
+__all__ = ["budgets"]
+
+_ITEMSIZE = 2
+_CONTEXT = (0.3, 1.2)
+_COMMUNICATION = (0.1, 1.5)
+_GRAPHS = (0.0, 2.0)
+
+
+def budgets(
+    model: ModelSpec, deployment: Deployment, plan: CachePlan, weights: tuple[Term, ...]
+) -> tuple[MemoryBudget, ...]:
+    """Return the memory of one GPU of each of the plan's ranks.
+
+    Args:
+        model: as published.
+        deployment: as asked for; it must name the card.
+        plan: of both.
+        weights: one term a rank.
+
+    Raises:
+        UnsupportedError: no card is named.
+        InvalidValueError: another number of weights than of ranks.
+    """
+    require_ranks(weights, len(plan.ranks))
+    gpu = named_card(deployment)
+    settings = resolve(model, deployment, [])
+    part = Fraction(str(settings.entry_count))
+    seen = visible(gpu)
+    found = []
+    for rank, weight in zip(plan.ranks, weights, strict=True):
+        terms = [weight, *_states(rank)]
+        if settings.backend == "pytorch":
+            terms.append(_logits(model, settings))
+        terms.append(gib_term("context", *_CONTEXT, "the driver's context: not measured"))
+        if settings.tp > 1:
+            terms.append(gib_term("communication", *_COMMUNICATION, "NCCL: not measured"))
+        found.append(
+            MemoryBudget(
+                total_bytes=gpu.memory_bytes,
+                share_bytes=(seen.low_bytes, seen.high_bytes),
+                share_source=f"all of {seen.what}; the cache gets cache_max_entry_count"
+                f" {settings.entry_count} of what is left",
+                terms=tuple(terms),
+                outside=(
+                    gib_term("graphs", *_GRAPHS, "graphs and workspaces, in what the part leaves"),
+                ),
+                cache_part=(part.numerator, part.denominator),
+            )
+        )
+    return tuple(found)
+
+
+def _states(rank: Rank) -> list[Term]:
+    size = sum(
+        pool.total_bytes(pool.units) for pool in rank.pools if pool.name == "states" and pool.units
+    )
+    if not size:
+        return []
+    source = "slots of recurrent states, before the blocks (ExecutorBase._get_state_cache_mem)"
+    return [Term(name="other", low_bytes=size, high_bytes=size, source=source)]
+
+
+def _logits(model: ModelSpec, settings: Settings) -> Term:
+    """Room for logits of a prefill and of two steps; halved where 16 blocks would not fit."""
+    vocab = widths_of(model).vocab
+    if settings.vocab_size is not None:
+        vocab = vocab._replace(low=settings.vocab_size, high=settings.vocab_size)
+    rows = settings.max_prefill_token_num + 2 * settings.max_batch_size
+    return Term(
+        name="activation",
+        low_bytes=vocab.low * rows * _ITEMSIZE,
+        high_bytes=vocab.high * rows * _ITEMSIZE,
+        source=f"{rows} rows of logits (ExecutorBase._get_runtime_size)",
+    )

@@ -1,0 +1,94 @@
+"""What TensorRT-LLM leaves for the cache: a part of what is free at the peak of a profile run.
+
+TensorRT-LLM _torch/pyexecutor/_util.py, KvCacheCreator: a run of max_num_tokens tokens with a small
+cache; free_gpu_memory_fraction of what is left of the card beside its peak. No public start was
+found that names card, model and all figures: the spans of what is not in the source are wide.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.dtypes import element_bytes
+from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.visible import named_card, visible
+from kvcalc.core.widths import Span, Widths, widths_of
+from kvcalc.engines.tensorrt_llm.settings import resolve
+
+__all__ = ["budgets"]
+
+_MAX_NUM_TOKENS = 8192
+"""llm_args.py, TorchLlmArgs: tokens of a step."""
+_CONTEXT = (0.3, 1.5)
+_COMMUNICATION = (0.1, 2.5)
+_TOWER = (0.0, 6.0)
+
+
+def budgets(
+    model: ModelSpec, deployment: Deployment, plan: CachePlan, weights: tuple[Term, ...]
+) -> tuple[MemoryBudget, ...]:
+    """Return the memory of one GPU of each of the plan's ranks.
+
+    Args:
+        model: as published.
+        deployment: as asked for; it must name the card.
+        plan: of both.
+        weights: one term a rank.
+
+    Raises:
+        UnsupportedError: no card is named.
+        InvalidValueError: another number of weights than of ranks.
+    """
+    require_ranks(weights, len(plan.ranks))
+    gpu = named_card(deployment)
+    settings = resolve(model, deployment, [])
+    part = Fraction(str(settings.fraction))
+    seen = visible(gpu)
+    widths = widths_of(model)
+    dtype = model.dtype if deployment.dtype == "auto" else deployment.dtype
+    tp = deployment.tensor_parallel_size
+    peak = _peak(widths, tp, settings.batch, element_bytes(dtype))
+    terms = [
+        Term(
+            name="activation",
+            low_bytes=peak.low,
+            high_bytes=peak.high,
+            source=f"a step of {_MAX_NUM_TOKENS} tokens and logits of at most {settings.batch}"
+            " requests (_util.py, the estimation run)",
+        ),
+        gib_term("context", *_CONTEXT, "the driver's context and kernels: not measured"),
+    ]
+    if tp * settings.pp > 1:
+        terms.append(gib_term("communication", *_COMMUNICATION, "NCCL: not measured"))
+    if widths.multimodal:
+        terms.append(gib_term("other", *_TOWER, "the encoder's own peak: not measured"))
+    outside = (
+        gib_term("graphs", 0.1, 3.0, "CUDA graphs, captured later, in what the fraction leaves"),
+    )
+    return tuple(
+        MemoryBudget(
+            total_bytes=gpu.memory_bytes,
+            share_bytes=(seen.low_bytes, seen.high_bytes),
+            share_source=f"all of {seen.what}; the cache gets free_gpu_memory_fraction"
+            f" {settings.fraction} of what is free at the peak of the estimation run",
+            terms=(weight, *terms),
+            outside=outside,
+            cache_part=(part.numerator, part.denominator),
+        )
+        for weight in weights
+    )
+
+
+def _peak(widths: Widths, tp: int, batch: int, itemsize: int) -> Span:
+    """Return a step's peak: inner tensors of an MLP or logits, experts', copies of the stream."""
+    tokens = _MAX_NUM_TOKENS
+    stream = widths.hidden.times(tokens * itemsize)
+    inner = widths.inner.times(tokens * itemsize * 3, tokens * itemsize * 4).over(tp)
+    rows = min(batch, tokens)
+    logits = Span(0, widths.vocab.high * rows * 10)
+    wide = max(2 * widths.expert_inner.high, widths.hidden.high) + widths.expert_inner.high
+    experts = Span(0, tokens * widths.experts.high * wide * itemsize)
+    return stream.times(2, 8) + inner.or_more(logits) + experts

@@ -1,0 +1,245 @@
+"""What vLLM's memory profile finds beside the weights: a formula of widths, in spans.
+
+The profile runs one step of max_num_batched_tokens tokens, then the sampler on max_num_seqs rows of
+logits, and takes the peak: v1/worker/gpu_model_runner.py, profile_run and _dummy_sampler_run (0.11,
+0.19, 0.33); V0's worker/worker.py, determine_num_available_blocks. What cannot be read there is a
+span. LOGIT_BYTES, CONTEXT and COMMUNICATION are those of the fitted half of public starts
+(tests/engines/vllm/starts.tsv says which half, test_starts.py holds them to it); GRAPHS are
+estimates that other logs print; workspaces and towers are allowances, which only the whole span is
+judged by.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvcalc.core.attention import Mla
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.widths import Span, Widths
+from kvcalc.engines.vllm.scheduling import runs_ahead
+from kvcalc.engines.vllm.settings import Settings
+
+__all__ = [
+    "COMMUNICATION",
+    "CONTEXT",
+    "GRAPHS",
+    "GRAPHS_COUNTED_SINCE",
+    "HIDDEN_COPIES",
+    "LOGIT_BYTES",
+    "Asked",
+    "Step",
+    "activation",
+    "communication",
+    "context",
+    "counts_graphs",
+    "encoder",
+    "graphs",
+    "sampler_of",
+    "step_of",
+]
+
+_GIB = 2**30
+_HALF = 2
+"""Bytes of an activation."""
+
+_NO_SORT_SINCE = (0, 17)
+"""v1/sample/ops/topk_topp_triton.py; before, top-p sorts all logits with their indices."""
+_V2_FOR_DENSE, _V2_FOR_ALL = (0, 25), (0, 29)
+"""v1/worker/gpu/model_runner.py is the runner of dense models, later of all."""
+GRAPHS_COUNTED_SINCE = (0, 20, 2)
+"""VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 1 by default (envs.py)."""
+_MORE_KERNELS_SINCE = (0, 12)
+"""More is loaded beside torch; on Hopper and data-centre Blackwell all-reduce gets buffers of its
+own (symmetric memory)."""
+
+LOGIT_BYTES = {"sort": (37, 41), "v1": (13, 17), "v2": (2, 10)}
+"""Bytes of a logit at the sampler's peak. In 16 bits and in 32 it is 6; softmax and noise in
+32 bits make it 14 (V1 since 0.17); sorted values, 8-byte indices and the sort's own copies 38
+(before); the second runner draws without either."""
+
+HIDDEN_COPIES = {"sampling": (2, 4), "layers": (3, 7)}
+"""Copies of the residual stream of a step that are alive while logits are sampled, and while an MLP
+has its inner tensors."""
+
+CONTEXT = {"before": (0.01, 0.30), "since": (0.05, 0.65)}
+"""GiB that are not torch's on a GPU alone: kernels, cuBLAS, the allocator's rounding; before 0.12
+and since."""
+_CONTEXT_MOST = 0.03
+"""Part of a small card that it does not exceed: smaller cards have fewer multiprocessors."""
+_CONTEXT_SHARED = 3.5
+"""GiB, where the host shares the memory: what it takes in the meantime counts as the engine's."""
+
+COMMUNICATION = {"switched, wide": (0.5, 2.2), "switched": (0.1, 1.4), "bus": (0.0, 0.6)}
+"""GiB that are not torch's, beyond CONTEXT, where ranks share the heads: by link and release."""
+_STAGES = (0.0, 0.1)
+"""GiB beyond CONTEXT where stages alone are split."""
+
+GRAPHS = ((0.0, 0.0), (0.3, 0.0130))
+"""What CUDA graphs are estimated to take, least and most: GiB, and a part of the card."""
+
+_LATENT_WORKSPACE = 0.025
+"""Part of the card that MLA's prefill and sparse indexers may take for workspaces."""
+_TOWER = 0.045
+"""Part of the card by which an encoder's own peak may lie above the language model's."""
+_LARGEST_ITEM = 16_384
+"""Tokens of the largest image or video where they exceed a step."""
+_V0_TOWER = 0.10
+
+_V0_CHUNKS_ABOVE = 32 * 1024
+_V0_CHUNK = (512, 2048)
+_V0_LEAST = 2048
+_V0_CHUNK_GREW = (0, 6, 5)
+_V0_SEQS = 256
+
+
+class Step(NamedTuple):
+    """What the profile runs: tokens, rows of logits, ranks, and which code samples.
+
+    Attributes:
+        tokens: of the step.
+        rows: of logits; 0 on a stage that samples nothing.
+        tp: ranks that share a layer.
+        expert_tp: ranks that share an expert (1 where whole experts are dealt out).
+        sampler: key of LOGIT_BYTES.
+    """
+
+    tokens: int
+    rows: int
+    tp: int
+    expert_tp: int
+    sampler: str
+
+
+class Asked(NamedTuple):
+    """Tokens and sequences of a step as the deployment gives them; None where it does not."""
+
+    tokens: int | None
+    seqs: int | None
+
+
+def step_of(
+    model: ModelSpec, settings: Settings, *, v0: bool, last: bool, experts_dealt: bool, asked: Asked
+) -> Step:
+    """Return the step that a rank is profiled with.
+
+    Args:
+        model: as vLLM runs it.
+        settings: as resolved for V1.
+        v0: the engine before V1 starts.
+        last: the rank's stage is the last.
+        experts_dealt: expert parallelism is on.
+        asked: what of the step the deployment itself says.
+    """
+    tokens, seqs = settings.max_num_batched_tokens, settings.max_num_seqs
+    if v0:
+        seqs = asked.seqs or _V0_SEQS
+        tokens = asked.tokens or _v0_tokens(settings)
+    return Step(
+        tokens=tokens,
+        rows=min(seqs, tokens) if last else 0,
+        tp=settings.tp,
+        expert_tp=1 if experts_dealt else settings.tp,
+        sampler=sampler_of(model, settings, v0=v0),
+    )
+
+
+def _v0_tokens(settings: Settings) -> int:
+    """A prompt is computed at once up to 32k tokens, in chunks above (engine/arg_utils.py)."""
+    length = settings.max_model_len
+    if length > _V0_CHUNKS_ABOVE:
+        return _V0_CHUNK[settings.release.number >= _V0_CHUNK_GREW]
+    return max(length, _V0_LEAST)
+
+
+def sampler_of(model: ModelSpec, settings: Settings, *, v0: bool) -> str:
+    """Return which code samples in the profile: a key of LOGIT_BYTES."""
+    line = settings.release.line
+    if v0 or line < _NO_SORT_SINCE:
+        return "sort"
+    if line >= _V2_FOR_ALL or (line >= _V2_FOR_DENSE and runs_ahead(model)):
+        return "v2"
+    return "v1"
+
+
+def activation(
+    model: ModelSpec, widths: Widths, step: Step, card_bytes: int, itemsize: int
+) -> Span:
+    """Return the peak of torch's memory in the profile beyond the weights.
+
+    It is the greater of an MLP's inner tensors and the sampler's, each with copies of the residual
+    stream; workspaces of experts stay. Logits in 32 bits need no copy in 32 bits.
+    """
+    stream = widths.hidden.times(step.tokens * itemsize)
+    # Gate and up in one tensor and their product in another: three times the inner width; kernels
+    # that quantise make a copy of the product.
+    inner = widths.inner.times(step.tokens * itemsize * 6, step.tokens * itemsize * 7)
+    layers = inner.over(2 * step.tp) + stream.times(*HIDDEN_COPIES["layers"])
+    low, high = (size - _HALF * (itemsize > _HALF) for size in LOGIT_BYTES[step.sampler])
+    logits = widths.vocab.times(step.rows * low, step.rows * high)
+    sampling = logits + stream.times(*HIDDEN_COPIES["sampling"])
+    found = layers.or_more(sampling) + _experts(widths, step, itemsize)
+    if any(isinstance(cache, Mla) for _, cache in model.caches()):
+        found += Span(0, int(card_bytes * _LATENT_WORKSPACE))
+    return found
+
+
+def _experts(widths: Widths, step: Step, itemsize: int) -> Span:
+    """Return workspaces of routed experts: fused_moe/modular_kernel.py, workspace shapes.
+
+    Gate and up, or the outputs, of every token's experts share one tensor, the activated products
+    have another; some kernels need neither.
+    """
+    if not widths.experts.high:
+        return Span(0, 0)
+    inner = widths.expert_inner.high // step.expert_tp
+    width = max(2 * inner, widths.hidden.high) + inner
+    return Span(0, step.tokens * widths.experts.high * width * itemsize)
+
+
+def context(settings: Settings, card_bytes: int, *, shared: bool) -> Span:
+    """Return what is not torch's on a GPU alone."""
+    low, high = CONTEXT["since" if settings.release.line >= _MORE_KERNELS_SINCE else "before"]
+    high = min(high, card_bytes / _GIB * _CONTEXT_MOST)
+    return _gib(min(low, high), high + (_CONTEXT_SHARED if shared else 0))
+
+
+def communication(settings: Settings) -> Span:
+    """Return what is not torch's beyond that, because GPUs talk to each other."""
+    if settings.tp == 1:
+        return _gib(*(_STAGES if settings.pp > 1 else (0, 0)))
+    return _gib(*COMMUNICATION[_link(settings)])
+
+
+def _link(settings: Settings) -> str:
+    """Cards of data centres from Hopper on are taken to be switched; others share a bus."""
+    switched = settings.card.family in (9, 10)
+    if not switched:
+        return "bus"
+    return "switched, wide" if settings.release.line >= _MORE_KERNELS_SINCE else "switched"
+
+
+def counts_graphs(settings: Settings) -> bool:
+    """Whether the release takes CUDA graphs off the share; before, they come on top of it."""
+    return settings.release.number >= GRAPHS_COUNTED_SINCE
+
+
+def graphs(card_bytes: int) -> Span:
+    """Return what CUDA graphs are estimated to take (profile_cudagraph_memory)."""
+    (low, low_part), (high, high_part) = GRAPHS
+    return Span(int(low * _GIB + low_part * card_bytes), int(high * _GIB + high_part * card_bytes))
+
+
+def encoder(widths: Widths, step: Step, card_bytes: int, itemsize: int, *, v0: bool) -> Span:
+    """Return what a tower adds: the encoder cache, and its own peak where it is the greater.
+
+    The cache has room for the tokens of a step, or of the largest item: v1/core/
+    encoder_cache_manager.py, compute_mm_encoder_budget; the profile fills it.
+    """
+    low = 0 if v0 else step.tokens * widths.hidden.low * itemsize
+    high = max(step.tokens, _LARGEST_ITEM) * widths.hidden.high * itemsize
+    part = _V0_TOWER if v0 else _TOWER
+    return Span(min(low, high), high + int(card_bytes * part))
+
+
+def _gib(low: float, high: float) -> Span:
+    return Span(int(low * _GIB), int(high * _GIB))

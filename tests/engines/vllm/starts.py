@@ -1,0 +1,189 @@
+"""Public starts of vLLM against what is predicted for them: facts of logs, and the table of both.
+
+`starts.tsv` holds facts alone: card, release, flags, weights and what was left, as logs and reports
+state them, and where. Every other row is of the fitted half; only those may decide a number in
+kvcalc/engines/vllm/profile.py.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from kvcalc.core.attention import FullAttention, Mla
+from kvcalc.core.deployment import Deployment, GpuSpec
+from kvcalc.core.layers import LayerRun
+from kvcalc.core.memory import MemoryBudget, Term
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.size import ModelSize
+from kvcalc.engines import budgets, plan
+from kvcalc.engines.vllm.profile import Asked, Step, step_of
+from kvcalc.engines.vllm.settings import resolve
+from kvcalc.models.presets import load_gpu
+
+__all__ = ["COLUMNS", "Start", "model_of", "rows", "starts"]
+
+_HERE = Path(__file__).parent
+_GIB = 2**30
+
+COLUMNS = ("start", "half", "weights", "left: predicted", "logged", "hit", "cause of a miss")
+
+
+class Start(NamedTuple):
+    """One start.
+
+    Attributes:
+        facts: the row of starts.tsv.
+        budget: what is predicted.
+        step: what the profile is taken to run.
+    """
+
+    facts: dict[str, str]
+    budget: MemoryBudget
+    step: Step
+
+    @property
+    def logged(self) -> float:
+        """What the engine left, GiB."""
+        return float(self.facts["kv_gib"])
+
+    @property
+    def left(self) -> tuple[float, float]:
+        """What is predicted to be left, GiB."""
+        low, high = self.budget.cache_bytes
+        return low / _GIB, high / _GIB
+
+    @property
+    def card(self) -> float:
+        """The card, GiB."""
+        return self.budget.total_bytes / _GIB
+
+    @property
+    def hit(self) -> bool:
+        """Whether the logged figure, within its rounding, lies in the span."""
+        low, high = self.left
+        return low - 0.005 <= self.logged <= high + 0.005
+
+    @property
+    def width(self) -> float:
+        """The span as a part of the card."""
+        low, high = self.left
+        return (high - low) / self.card
+
+    @property
+    def off(self) -> float:
+        """How far the middle is from what was logged, as a part of the card."""
+        return abs(sum(self.left) / 2 - self.logged) / self.card
+
+    def term(self, *names: str) -> tuple[float, float]:
+        """Return what terms take together, GiB."""
+        found = [term for term in self.budget.terms if term.name in names]
+        return sum(t.low_bytes for t in found) / _GIB, sum(t.high_bytes for t in found) / _GIB
+
+
+def _tsv(name: str) -> list[dict[str, str]]:
+    with (_HERE / name).open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines, delimiter="\t"))
+
+
+@cache
+def _models() -> dict[str, dict[str, str]]:
+    return {row["name"]: row for row in _tsv("start_models.tsv")}
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text else None
+
+
+def model_of(name: str) -> ModelSpec:
+    """Return a model of the widths alone: what is left does not depend on how layers cache."""
+    row = _models()[name]
+    if row["kv_heads"]:
+        rows = FullAttention(num_kv_heads=int(row["kv_heads"]), head_dim=int(row["head_dim"]))
+        layer: FullAttention | Mla = rows
+    else:
+        layer = Mla(kv_lora_rank=512, qk_rope_head_dim=64)
+    layers = int(row["layers"])
+    return ModelSpec(
+        name=name,
+        num_hidden_layers=layers,
+        dtype="bfloat16",
+        layers=(LayerRun(count=layers, caches=(layer,)),),
+        max_position_embeddings=int(row["max_len"]),
+        architecture=row["architecture"],
+        num_attention_heads=int(row["heads"]),
+        size=ModelSize(
+            hidden_size=int(row["hidden"]),
+            intermediate_size=_whole(row["inner"]),
+            vocab_size=int(row["vocab"]),
+            num_experts=_whole(row["experts"]),
+            num_experts_per_tok=_whole(row["per_token"]),
+            moe_intermediate_size=_whole(row["expert_inner"]),
+        ),
+    )
+
+
+def _gpu(text: str) -> GpuSpec:
+    name, *own = text.split(":")
+    if not own:
+        return load_gpu(name)
+    mib, capability = own
+    return GpuSpec(
+        name=name, title=name, memory_bytes=int(mib) * 2**20, compute_capability=capability
+    )
+
+
+def _start(facts: dict[str, str]) -> Start:
+    model = model_of(facts["model"])
+    deployment = Deployment(
+        engine="vllm",
+        engine_version=facts["release"],
+        gpu=_gpu(facts["gpu"]),
+        dtype=facts["dtype"] or "auto",
+        tensor_parallel_size=int(facts["tp"]),
+        pipeline_parallel_size=int(facts["pp"]),
+        gpu_memory_utilization=float(facts["utilization"]),
+        max_model_len=_whole(facts["max_model_len"]),
+        max_num_batched_tokens=_whole(facts["max_num_batched_tokens"]),
+        max_num_seqs=_whole(facts["max_num_seqs"]),
+        enforce_eager=True if facts["enforce_eager"] else None,
+        enable_expert_parallel=True if facts["experts_dealt"] else None,
+    )
+    planned = plan(model, deployment)
+    size = int(float(facts["weights_gib"]) * _GIB)
+    weights = Term(name="weights", low_bytes=size, high_bytes=size, source=facts["where"])
+    found = budgets(model, deployment, planned, (weights,) * len(planned.ranks))
+    resolved, settings = resolve(model, deployment, [])
+    step = step_of(
+        resolved,
+        settings,
+        v0=(planned.engine_version or "").endswith("+v0"),
+        last=len(planned.ranks) == 1,
+        experts_dealt=bool(facts["experts_dealt"]),
+        asked=Asked(deployment.max_num_batched_tokens, deployment.max_num_seqs),
+    )
+    return Start(facts, found[0], step)
+
+
+@cache
+def starts() -> tuple[Start, ...]:
+    """Return all starts with what is predicted for them."""
+    return tuple(_start(facts) for facts in _tsv("starts.tsv"))
+
+
+def rows() -> list[tuple[str, ...]]:
+    """Return the table: a row a start, in GiB, under COLUMNS."""
+    return [
+        (
+            start.facts["id"],
+            start.facts["half"],
+            start.facts["weights_gib"],
+            f"{start.left[0]:.2f} to {start.left[1]:.2f}",
+            start.facts["kv_gib"],
+            "yes" if start.hit else "no",
+            "" if start.hit else start.facts["note"],
+        )
+        for start in starts()
+    ]
