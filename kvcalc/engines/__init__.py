@@ -104,4 +104,3 @@ def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]
     module = import_module(ENGINES[known(plan.engine)])
     told = getattr(module, "start_up_log", None)
     return told(plan, kv_cache_bytes) if told is not None else ()
-

@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 import msgspec
 
+from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.layers import MAX_LAYERS, Cache
-from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.results import (
     Comparison,
     EngineSummary,

@@ -62,14 +62,15 @@ def _pulled(change: Change, question: Question, expected: Figures) -> Lever | No
     before, after = question.deployment.data_parallel_size, asked.deployment.data_parallel_size
     gained = found.kv_cache_tokens * after - expected.kv_cache_tokens * before
     once = expected.max_concurrency * before
-    if once and abs(found.max_concurrency * after / once - 1) < _NOTHING:
+    now = found.max_concurrency * after
+    if now == once or (once and abs(now / once - 1) < _NOTHING):
         return None
     return Lever(
         name=change.name,
         flags=change.flags,
         figures=found,
         tokens_gained=gained,
-        concurrency_gain=found.max_concurrency * after / once if once else None,
+        concurrency_gain=now / once if once else None,
         caution=change.caution,
     )
 

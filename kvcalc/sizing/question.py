@@ -12,7 +12,7 @@ from kvcalc.core.lengths import Lengths
 from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.weights import weights_on_rank
+from kvcalc.core.weights import beside_bytes, weights_on_rank
 from kvcalc.engines import budgets, plan
 
 __all__ = ["Question", "Worked", "work"]
@@ -85,17 +85,36 @@ def work(question: Question) -> Worked:
 
 
 def _weights(question: Question, found: CachePlan) -> tuple[Term, ...]:
-    """Return the weights on a GPU of each rank of a plan."""
-    deployment = question.deployment
-    stages = len(found.ranks)
-    return tuple(
-        weights_on_rank(
-            question.model,
-            tp=deployment.tensor_parallel_size,
-            pp=deployment.pipeline_parallel_size,
-            stage=stage if stages > 1 else 0,
+    """Return the weights on a GPU of each rank of a plan, with what loading leaves beside them."""
+    deployment, model = question.deployment, question.model
+    tp, pp = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
+    experts = tp * deployment.data_parallel_size if deployment.enable_expert_parallel else None
+    draft = deployment.draft_model
+    terms = []
+    for stage in range(len(found.ranks)):
+        term = weights_on_rank(
+            model,
+            tp=tp,
+            pp=pp,
+            stage=stage,
+            ep=experts,
             quantization=question.quantization,
             total_bytes=question.weights_bytes,
+            drafts=deployment.speculative_method == "mtp",
         )
-        for stage in range(stages)
+        beside = beside_bytes(model, tp)
+        if isinstance(draft, ModelSpec) and stage == len(found.ranks) - 1:
+            # A draft model lies on the last stage, split as the model is.
+            own = weights_on_rank(draft, tp=tp)
+            term = _added(term, own.low_bytes, own.high_bytes, f" and the draft's, {own.source}")
+        terms.append(_added(term, 0, beside, ""))
+    return tuple(terms)
+
+
+def _added(term: Term, low: int, high: int, source: str) -> Term:
+    return Term(
+        name=term.name,
+        low_bytes=term.low_bytes + low,
+        high_bytes=term.high_bytes + high,
+        source=term.source + source,
     )
