@@ -23,6 +23,7 @@ from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.states import VLLM_STATES, StateLayout
 from kvcalc.core.units import add_rates
 from kvcalc.core.values import Positive, Value, require_range
+from kvcalc.core.weights import WeightTensor
 
 __all__ = ["ModelSpec", "Trait", "row_bytes", "span_tokens", "stage_sizes"]
 
@@ -97,6 +98,8 @@ class ModelSpec(Value, frozen=True, kw_only=True):
         mamba_chunk_size: tokens that Mamba layers compute at once; it decides the block size of
             some engines.
         traits: what decides which kernels can serve the model, apart from its rows.
+        weights: tensors of the weights where the model's file tells them all; empty where it does
+            not.
         notes: what a reader of the numbers should know of this model.
     """
 
@@ -112,6 +115,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     encoder_divisor: Positive | None = None
     mamba_chunk_size: Positive | None = None
     traits: tuple[Trait, ...] = ()
+    weights: tuple[WeightTensor, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -436,6 +436,7 @@ class PlanRank(Value, frozen=True, kw_only=True):
 
     Attributes:
         pools: what it allocates, where the settings fix the size of all of it.
+        weights_bytes: of the model's weights on it; None where they are not known.
     """
 
     name: str
@@ -443,6 +444,7 @@ class PlanRank(Value, frozen=True, kw_only=True):
     block_bytes: int | None
     needed_bytes: int
     pools: tuple[PlanPool, ...] = ()
+    weights_bytes: int | None = None
 
 
 class StartUp(Value, frozen=True, kw_only=True):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import overload
 
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import InvalidValueError, UnknownNameError
 
-__all__ = ["KNOWN", "OLLAMA", "Args", "read"]
+__all__ = ["KNOWN", "OLLAMA", "OWN", "Args", "read"]
 
 OLLAMA = (
     "num_ctx",
@@ -19,6 +19,10 @@ OLLAMA = (
     "ollama_num_parallel",
 )
 """Settings of ollama, which starts a llama-server with them."""
+
+OWN = ("device_memory", "compute_mib")
+"""kvcalc's own: free bytes of each device (`22.5GiB,10GiB`), and MiB of compute buffers of each
+that fit counts."""
 
 KNOWN = (
     "ctx_size",
@@ -41,6 +45,14 @@ KNOWN = (
     "kv_offload",
     "fit",
     "fit_ctx",
+    "fit_target",
+    "device",
+    "main_gpu",
+    "override_tensor",
+    "cpu_moe",
+    "n_cpu_moe",
+    "n_cpu_ffn",
+    *OWN,
     "rs_seq",
     "ctx_checkpoints",
     "cache_ram",
@@ -48,13 +60,6 @@ KNOWN = (
 )
 """What kvcalc knows, in llama.cpp's own spelling with underscores."""
 
-_NO_MATTER = {
-    "main_gpu": "which of several cards comes first is told by tensor_split",
-    "fit_target": "kv_cache_memory_bytes is what the margin leaves to the context",
-    "override_tensor": "it moves weights, and no cache",
-    "n_cpu_moe": "it moves weights, and no cache",
-    "cpu_moe": "it moves weights, and no cache",
-}
 _ALIASES = {
     "c": "ctx_size",
     "n_ctx": "ctx_size",
@@ -77,6 +82,14 @@ _ALIASES = {
     "gpu_layers": "n_gpu_layers",
     "ngld": "n_gpu_layers_draft",
     "ts": "tensor_split",
+    "fitt": "fit_target",
+    "fitc": "fit_ctx",
+    "dev": "device",
+    "mg": "main_gpu",
+    "ot": "override_tensor",
+    "cmoe": "cpu_moe",
+    "ncmoe": "n_cpu_moe",
+    "ncffn": "n_cpu_ffn",
     "sm": "split_mode",
     "nkvo": "no_kv_offload",
     "n_rs_seq": "rs_seq",
@@ -182,8 +195,6 @@ def read(given: Mapping[str, str | int | float | bool | None]) -> Args:
         name = _ALIASES.get(name, name)
         if value is None:
             continue
-        if name in _NO_MATTER:
-            raise UnsupportedError(f"llama.cpp's {name}: {_NO_MATTER[name]}", hint="leave it out")
         if name not in KNOWN:
             raise UnknownNameError("llama.cpp setting", key, KNOWN)
         if name in found:

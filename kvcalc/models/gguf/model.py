@@ -170,6 +170,7 @@ def _model(
         architecture=fields.arch,
         num_attention_heads=fields.heads(),
         traits=_TRAITS.get(fields.arch, ()),
+        weights=() if tensors is None else tensors.known,
         notes=(_DTYPE_NOTE, *_notes(fields, blocks, in_main=in_main), *notes),
     )
     layers = (
