@@ -17,6 +17,7 @@ from kvcalc.core.units import format_count
 from kvcalc.engines.llamacpp.contexts import Context, contexts_of, draft_context
 from kvcalc.engines.llamacpp.fitting import (
     fit_context,
+    fit_convention,
     fit_devices,
     fit_unsupported,
     placed,
@@ -80,7 +81,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
             *not_modelled(contexts, settings, deployment),
             *fit_unsupported(model, deployment, settings, fitted),
         ),
-        convention=convention(contexts, settings),
+        convention=(*convention(contexts, settings), *fit_convention(fitted)),
         source=f"llama.cpp {settings.build.text}: src/llama-context.cpp, {_files(contexts[0])}",
     )
 

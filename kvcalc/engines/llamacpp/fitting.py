@@ -20,6 +20,7 @@ from kvcalc.engines.llamacpp.slots import trained
 __all__ = [
     "Contexts",
     "fit_context",
+    "fit_convention",
     "fit_devices",
     "fit_unsupported",
     "placed",
@@ -142,6 +143,13 @@ def fit_unsupported(
             f"fitting into memory (fit): {context}layers stay where n_gpu_layers puts them,"
             f" whatever the free memory: {reason}"
         )
+
+
+def fit_convention(found: Fitted | None) -> tuple[str, ...]:
+    """Return what fit takes for granted."""
+    if found is None:
+        return ()
+    return ("A card's memory counts as free, whatever its driver and others hold.",)
 
 
 def sized(deployment: Deployment, size: int) -> Deployment:

@@ -169,8 +169,6 @@ def convention(contexts: list[Context], settings: Settings) -> tuple[str, ...]:
         said.append("All layers leave the host (n_gpu_layers).")
     if len(settings.placing.shares) > 1:
         said.append("Devices get layers by tensor_split, else by free memory; as told, or alike.")
-    if settings.placing.free:
-        said.append("A card's memory counts as free, whatever its driver and others hold.")
     return tuple(said)
 
 

@@ -163,20 +163,23 @@ def _flash(asked: Args, rules: Rules, found: Build) -> bool:
     return rules.auto_flash
 
 
+_WITH_TARGET = ("eagle3", "dflash", "dspark")
+
+
 def _speculation(asked: Args, deployment: Deployment) -> tuple[str | None, int]:
     """Return how tokens are proposed, and the snapshots of a state that this takes.
 
     tools/server: need_n_rs_seq; only drafts that read the target's own layers roll states back.
     """
     method = deployment.speculative_method
-    known = ("mtp", "draft", "draft_model", "ngram", "eagle3", "dflash")
+    known = ("mtp", "draft", "draft_model", "ngram", *_WITH_TARGET)
     if method is None and deployment.draft_model is not None:
         method = "draft"
     if method is not None and method not in known:
         raise UnsupportedError(
             f"llama.cpp does not speculate by {method!r:.40}", hint="mtp, draft or ngram"
         )
-    if method in ("eagle3", "dflash"):
+    if method in _WITH_TARGET:
         raise UnsupportedError(
             f"kvcalc does not model {method} drafts in llama.cpp, which share the target's context",
             hint="mtp, draft or ngram",
