@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import overload
 
-from kvcalc.core.errors import InvalidValueError, UnknownNameError
+from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.engines.llamacpp.flags import HARMLESS, REFUSED
 
-__all__ = ["KNOWN", "OLLAMA", "OWN", "Args", "read"]
+__all__ = ["KNOWN", "OLLAMA", "OWN", "Args", "full_name", "read"]
 
 OLLAMA = (
     "num_ctx",
@@ -55,6 +56,7 @@ KNOWN = (
     *OWN,
     "rs_seq",
     "ctx_checkpoints",
+    "no_kv_unified",
     "cache_ram",
     *OLLAMA,
 )
@@ -94,6 +96,14 @@ _ALIASES = {
     "nkvo": "no_kv_offload",
     "n_rs_seq": "rs_seq",
     "cram": "cache_ram",
+    "no_kvu": "no_kv_unified",
+    "ctxcp": "ctx_checkpoints",
+    "swa_checkpoints": "ctx_checkpoints",
+    "kvo": "kv_offload",
+    "spec_draft_type_k": "cache_type_k_draft",
+    "spec_draft_type_v": "cache_type_v_draft",
+    "spec_draft_ngl": "n_gpu_layers_draft",
+    "gpu_layers_draft": "n_gpu_layers_draft",
 }
 _TRUE, _FALSE = ("on", "true", "1", "enabled"), ("off", "false", "0", "disabled")
 
@@ -181,6 +191,17 @@ class Args(dict[str, str | int | float | bool]):
         return found
 
 
+def full_name(key: str) -> str:
+    """Return a setting's name in full, without dashes.
+
+    >>> full_name("-np"), full_name("--swa-full"), full_name("-C")
+    ('parallel', 'swa_full', 'C')
+    """
+    name = key.strip().lstrip("-").replace("-", "_")
+    name = name if name in HARMLESS else name.lower()  # -C and -c are two flags
+    return _ALIASES.get(name, name)
+
+
 def read(given: Mapping[str, str | int | float | bool | None]) -> Args:
     """Return the settings by their full names; None counts as not given.
 
@@ -191,13 +212,25 @@ def read(given: Mapping[str, str | int | float | bool | None]) -> Args:
     """
     found = Args()
     for key, value in given.items():
-        name = key.strip().lstrip("-").replace("-", "_").lower()
-        name = _ALIASES.get(name, name)
-        if value is None:
+        name = full_name(key)
+        if value is None or name in HARMLESS:
             continue
+        if name in REFUSED:
+            raise UnsupportedError(f"kvcalc does not read llama.cpp's {name}", hint=REFUSED[name])
         if name not in KNOWN:
             raise UnknownNameError("llama.cpp setting", key, KNOWN)
         if name in found:
             raise InvalidValueError(f"{name} is given twice", hint="give it once")
         found[name] = value
+    return _positive(found)
+
+
+def _positive(found: Args) -> Args:
+    """Return settings with kv_unified for no_kv_unified."""
+    if "no_kv_unified" in found:
+        if "kv_unified" in found:
+            raise InvalidValueError("kv_unified is given twice", hint="give it once")
+        off = found.flag("no_kv_unified", default=True)
+        del found["no_kv_unified"]
+        found["kv_unified"] = not off
     return found

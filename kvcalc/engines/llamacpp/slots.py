@@ -64,10 +64,12 @@ def cells_of(asked: Asked, notes: list[str]) -> Cells:
     if length not in (None, cells.longest):
         alone = context(wanted._replace(n_ctx=length or 0, n_seq_max=1))
         if alone.per_sequence != cells.longest:
+            total = format_count((length or 0) * cells.streams)
             raise UsageError(
                 f"max_model_len {format_count(length or 0)} and ctx_size {format_count(size)} do"
                 f" not agree: a sequence gets {format_count(cells.longest)} cells",
-                hint="max_model_len is one sequence, ctx_size the total; give one of the two",
+                hint=f"give one of the two: max_model_len is one sequence (ctx_size {total}),"
+                f" ctx_size the total (max_model_len {format_count(cells.longest)})",
             )
     share = size if unified else size // seqs
     if cells.per_sequence != share:
