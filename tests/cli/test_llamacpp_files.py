@@ -6,6 +6,7 @@ runs of each file (llama.cpp b11549).
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -103,3 +104,26 @@ def test_bytes_are_those_that_llama_cpp_allocated(file: str, run: str) -> None:
     states = sum(pool["total_bytes"] for pool in pools if pool["name"] == "state")
     assert states == expected.state_bytes
     assert sum(pool["total_bytes"] for pool in pools) == expected.total_bytes
+
+
+@cache
+def model_bytes() -> dict[str, int]:
+    """Return what the weights of each whole file took of a CPU's buffers, as llama.cpp counts."""
+    found = {}
+    for line in (SHARED / "oracle" / "llamacpp_results.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        if (row.get("gguf") or "").endswith("-tiny.gguf") and row["ok"]:
+            found[row["gguf"]] = sum(buffer["model"] for buffer in row["breakdown"])
+    return found
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if "-tiny" in file])
+def test_weights_are_those_that_llama_cpp_loaded(file: str) -> None:
+    """All of them in host memory: sums of tensors that start at multiples of 32, no copy."""
+    outcome = call(
+        "plan", str(FOLDER / file), "--engine", "llama.cpp", *RUNS["A"],
+        "--engine-arg", "n_gpu_layers=0", "--format", "json",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome
+    (rank,) = outcome.results[0]["ranks"]
+    assert (rank["name"], rank["weights_bytes"]) == ("host", model_bytes()[file])

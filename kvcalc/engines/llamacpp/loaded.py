@@ -26,6 +26,7 @@ _INPUT = ("token_embd.", "position_embd.", "token_types.", "per_layer_token_embd
 _FIRST_LAYER = ("token_embd_norm.", "per_layer_model_proj.", "per_layer_proj_norm.")
 _EVERY_BUFFER = ("rope_freqs.", "rope_factors_long.", "rope_factors_short.")
 _ALIGNMENT = 128  # ggml_backend_cuda_buffer_type_get_alignment
+_HOST_ALIGNMENT = 32  # TENSOR_ALIGNMENT of ggml-backend's CPU buffers
 _ROW_PADDING = 512  # MATRIX_ROW_PADDING
 
 Part = tuple[str, bool]
@@ -33,22 +34,40 @@ Part = tuple[str, bool]
 whether these are the weights of routed experts."""
 
 
+class Sizes(NamedTuple):
+    """Bytes of tensors in a device's buffer, and in the host's."""
+
+    device: int = 0
+    host: int = 0
+
+    def plus(self, other: Sizes) -> Sizes:
+        """Return the sum of two."""
+        return Sizes(self.device + other.device, self.host + other.host)
+
+    def at(self, device: int) -> int:
+        """Return the bytes where the tensors lie there."""
+        return self.host if device == HOST else self.device
+
+
 class Loaded(NamedTuple):
-    """Bytes of the weights as a device would hold them.
+    """The weights of a model.
 
     Attributes:
         layers: by layer, by part.
-        output: of the output, with the copy of the token embedding where there is no other.
+        output: of the output.
+        copied: the token embedding, which a device of the output has a copy of where the model has
+            no other output.
         input: what stays in host memory.
         shared: kept once in every buffer that has a layer (rope factors).
         moved: bytes by device of tensors that the user moved.
         experts: some layer has routed experts.
     """
 
-    layers: dict[int, dict[Part, int]]
-    output: int
-    input: int
-    shared: int
+    layers: dict[int, dict[Part, Sizes]]
+    output: Sizes
+    copied: Sizes
+    input: Sizes
+    shared: Sizes
     moved: dict[int, int]
     experts: bool
 
@@ -62,14 +81,17 @@ class Loaded(NamedTuple):
             moves: a part of a layer -> the device that it is moved to; None where it stays.
         """
         found: dict[int, int] = defaultdict(int, self.moved)
-        found[HOST] += self.input
-        found[where[-1]] += self.output
+        found[HOST] += self.input.host
+        found[where[-1]] += self.output.at(where[-1])
+        if where[-1] != HOST:  # the host has the embedding itself
+            found[where[-1]] += self.copied.device
         for device in set(where[:-1]):
-            found[device] += self.shared
+            found[device] += self.shared.at(device)
         for layer, parts in self.layers.items():
             for part, size in parts.items():
                 other = moves(layer, part) if moves is not None else None
-                found[where[layer] if other is None else other] += size
+                device = where[layer] if other is None else other
+                found[device] += size.at(device)
         return dict(found)
 
 
@@ -90,12 +112,12 @@ def loaded(
         padded: as CUDA aligns and pads.
         overrides: tensors that the user moved.
     """
-    by_layer: dict[int, dict[Part, int]] = {}
-    sums = dict.fromkeys(("input", "output", "shared"), 0)
+    by_layer: dict[int, dict[Part, Sizes]] = {}
+    sums = dict.fromkeys(("input", "output", "shared"), Sizes())
     moved: dict[int, int] = defaultdict(int)
-    embedding, has_output, experts = 0, False, False
+    embedding, has_output, experts = Sizes(), False, False
     for tensor in tensors:
-        size = tensor_bytes(tensor, padded=padded)
+        size = Sizes(tensor_bytes(tensor, padded=padded), _aligned(tensor.bytes, _HOST_ALIGNMENT))
         layer, part = _place(tensor.name)
         if isinstance(layer, int) and not layer < min(kept, layers):
             continue
@@ -105,15 +127,14 @@ def loaded(
         has_output = has_output or tensor.name == "output.weight"
         other = next((o.device for o in overrides if o.found_in(tensor.name)), None)
         if other is not None:
-            moved[other] += size
+            moved[other] += size.at(other)
         elif isinstance(layer, int):
             parts = by_layer.setdefault(layer, {})
-            parts[part] = parts.get(part, 0) + size
+            parts[part] = parts.get(part, Sizes()).plus(size)
         else:
-            sums[layer] += size
-    if not has_output:
-        sums["output"] += embedding
-    return Loaded(layers=by_layer, moved=dict(moved), experts=experts, **sums)
+            sums[layer] = sums[layer].plus(size)
+    copied = Sizes() if has_output else embedding
+    return Loaded(layers=by_layer, moved=dict(moved), experts=experts, copied=copied, **sums)
 
 
 def _place(name: str) -> tuple[int | str, Part]:
@@ -131,9 +152,13 @@ def _place(name: str) -> tuple[int | str, Part]:
 
 def tensor_bytes(tensor: WeightTensor, *, padded: bool) -> int:
     """Return the bytes that a tensor takes in a device's buffer."""
-    if not padded:
-        return tensor.bytes
     size = tensor.bytes
+    if not padded:
+        return size
     if tensor.block > 1 and (left := tensor.row % _ROW_PADDING):
         size += (_ROW_PADDING - left) // tensor.block * tensor.block_bytes
-    return cdiv(size, _ALIGNMENT) * _ALIGNMENT
+    return _aligned(size, _ALIGNMENT)
+
+
+def _aligned(size: int, multiple: int) -> int:
+    return cdiv(size, multiple) * multiple

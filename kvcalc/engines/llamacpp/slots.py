@@ -94,7 +94,7 @@ def _size(asked: Asked, seqs: int, notes: list[str], *, unified: bool) -> int:
     if per_slot is not None:
         if not unified:
             raise UsageError("kv_unified_per_slot is for one pool", hint="set kv_unified")
-        size = size or seqs * per_slot
+        size = seqs * per_slot if size is None else size  # 0 asks for the model's own length
     length = asked.deployment.max_model_len
     if size is None and length is not None:
         size = length if unified else length * seqs

@@ -255,9 +255,10 @@ class TestWeights:
     def test_tied_embedding_is_copied_to_the_output(self) -> None:
         tensors = [_tensor("token_embd.weight", 100), _tensor("blk.0.attn_q.weight", 7)]
         found = loaded(tensors, 1, kept=1, padded=False)
-        assert found.on((0, 0)) == {HOST: 100, 0: 107}
+        assert found.on((0, 0)) == {HOST: 128, 0: 107}
+        assert found.on((0, HOST)) == {HOST: 128, 0: 7}
         own = loaded([*tensors, _tensor("output.weight", 30)], 1, kept=1, padded=False)
-        assert own.on((0, 0)) == {HOST: 100, 0: 37}
+        assert own.on((0, 0)) == {HOST: 128, 0: 37}
 
     def test_first_layer_and_rope_factors(self) -> None:
         names = ("token_embd_norm.weight", "rope_freqs.weight", "blk.1.attn_q.weight")

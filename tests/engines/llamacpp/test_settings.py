@@ -60,6 +60,8 @@ def test_slots_capped_in_one_pool() -> None:
     assert _units(found) == {"kv": 4096}
     assert found.max_model_len == 1000
     assert found.capacity().max_sequences == 4
+    # tools/server/server.cpp: -c 0 asks for the model's own length all the same.
+    assert _units(_plan(args={"kv_unified_per_slot": 1000, "ctx_size": 0})) == {"kv": 131072}
 
 
 def test_the_same_setting_by_any_of_its_names() -> None:
