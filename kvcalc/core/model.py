@@ -24,6 +24,7 @@ from kvcalc.core.size import ModelSize
 from kvcalc.core.states import VLLM_STATES, StateLayout
 from kvcalc.core.units import add_rates
 from kvcalc.core.values import Positive, Value, require_range
+from kvcalc.core.weight_tensors import WeightTensor
 
 __all__ = ["ModelSpec", "Trait", "row_bytes", "span_tokens", "stage_sizes"]
 
@@ -99,6 +100,8 @@ class ModelSpec(Value, frozen=True, kw_only=True):
             some engines.
         traits: what decides which kernels can serve the model, apart from its rows.
         size: widths and weights, where they are known; they change nothing of the cache.
+        weights: tensors of the weights where the model's file tells them all; empty where it does
+            not.
         notes: what a reader of the numbers should know of this model.
     """
 
@@ -115,6 +118,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     mamba_chunk_size: Positive | None = None
     traits: tuple[Trait, ...] = ()
     size: ModelSize | None = None
+    weights: tuple[WeightTensor, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

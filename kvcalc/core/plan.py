@@ -206,6 +206,7 @@ class Rank(Value, frozen=True, kw_only=True):
         fixed_bytes: tables that do not depend on the sequences, paid for by the budget.
         outside_bytes: tables that the engine allocates beside its budget.
         sizing: how a budget becomes states and tokens, under the `tokens` split.
+        weights_bytes: of the model's weights on it; None where they are not known.
     """
 
     name: str
@@ -216,6 +217,7 @@ class Rank(Value, frozen=True, kw_only=True):
     fixed_bytes: NonNegative = 0
     outside_bytes: NonNegative = 0
     sizing: TokenBudget | None = None
+    weights_bytes: NonNegative | None = None
 
     def groups(self) -> tuple[Group, ...]:
         """Return the groups of all pools."""

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcalc.core.capacity import capacity
-from kvcalc.core.plan import CachePlan, Group
-from kvcalc.core.results import Difference, PlanGroup, PlanRank, PlanSummary, StartUp, Totals
+from kvcalc.core.plan import CachePlan, Group, Pool, Rank
+from kvcalc.core.results import (
+    Difference,
+    PlanGroup,
+    PlanPool,
+    PlanRank,
+    PlanSummary,
+    StartUp,
+    Totals,
+)
 from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Stepped, Whole, Window
 from kvcalc.core.units import format_count, format_number_of
 
@@ -63,6 +71,8 @@ def summarise(
                 num_gpus=r.multiplicity,
                 block_bytes=r.pools[0].unit_bytes if len(r.pools) == 1 else None,
                 needed_bytes=r.bytes_needed(longest),
+                pools=_pools(r) if plan.split == "fixed" else (),
+                weights_bytes=r.weights_bytes,
             )
             for r in plan.ranks
         ),
@@ -93,6 +103,28 @@ def _group(pool: str, group: Group, tokens: int) -> PlanGroup:
 def kept_in_words(group: Group) -> str:
     """Return which tokens a group's units are held for, in words."""
     return " or ".join(dict.fromkeys(_keeps(rows.rule) for rows in group.rows))
+
+
+def _pools(rank: Rank) -> tuple[PlanPool, ...]:
+    """Return what a rank allocates; nothing where a budget decides on some of it."""
+    if any(pool.units is None for pool in rank.pools):
+        return ()
+    return tuple(_pool(pool, pool.units or 0) for pool in rank.pools)
+
+
+def _pool(pool: Pool, units: int) -> PlanPool:
+    rows: dict[str, int] = {}
+    for group in pool.groups:
+        for part in group.rows:
+            for role, size in part.payload.items():
+                rows[role] = rows.get(role, 0) + units * part.rule.slots_per_unit * size
+    return PlanPool(
+        name=pool.name,
+        layers=sum(group.layers for group in pool.groups),
+        units=units,
+        role_bytes=rows,
+        total_bytes=pool.total_bytes(units),
+    )
 
 
 def _tokens_a_unit(group: Group) -> int | None:

@@ -27,6 +27,7 @@ __all__ = [
     "PagedRequest",
     "PerToken",
     "PlanGroup",
+    "PlanPool",
     "PlanRank",
     "PlanSummary",
     "PresetDetail",
@@ -416,13 +417,37 @@ class PlanGroup(Value, frozen=True, kw_only=True):
     units_needed: int
 
 
+class PlanPool(Value, frozen=True, kw_only=True):
+    """A pool whose size the settings fix, as it is allocated.
+
+    Attributes:
+        layers: layers of the model that keep something in it.
+        units: units of all sequences (cells, states, blocks).
+        role_bytes: bytes of the rows by role; what no row needs is not among them.
+        total_bytes: bytes allocated.
+    """
+
+    name: str
+    layers: int
+    units: int
+    role_bytes: dict[str, int]
+    total_bytes: int
+
+
 class PlanRank(Value, frozen=True, kw_only=True):
-    """A pipeline stage: its GPUs, and bytes of a block over all its layers."""
+    """A pipeline stage: its GPUs, and bytes of a block over all its layers.
+
+    Attributes:
+        pools: what it allocates, where the settings fix the size of all of it.
+        weights_bytes: of the model's weights on it; None where they are not known.
+    """
 
     name: str
     num_gpus: int
     block_bytes: int | None
     needed_bytes: int
+    pools: tuple[PlanPool, ...] = ()
+    weights_bytes: int | None = None
 
 
 class StartUp(Value, frozen=True, kw_only=True):

@@ -8,8 +8,6 @@ sizes.
 
 from __future__ import annotations
 
-import msgspec
-
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.explain import beyond
@@ -17,11 +15,20 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count
 from kvcalc.engines.llamacpp.contexts import Context, contexts_of, draft_context
-from kvcalc.engines.llamacpp.fit import fitted
+from kvcalc.engines.llamacpp.fitting import (
+    fit_context,
+    fit_convention,
+    fit_devices,
+    fit_unsupported,
+    placed,
+    sized,
+    told,
+)
 from kvcalc.engines.llamacpp.notes import convention, explain, not_modelled
 from kvcalc.engines.llamacpp.ranks import ranks_of
 from kvcalc.engines.llamacpp.settings import Settings, resolve
 from kvcalc.engines.llamacpp.start_up import start_up_log
+from kvcalc.engines.llamacpp.weights import layers_told, weights_by_device
 
 __all__ = ["plan", "start_up_log"]
 
@@ -35,21 +42,29 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """
     notes: list[str] = []
     settings = resolve(model, deployment, notes)
-    if (size := _fitted(model, deployment, settings)) is not None:
-        deployment = _sized(deployment, size)
+    size = fit_context(deployment, settings, lambda other: _bytes(plan(model, other)))
+    fitted = None
+    if size is not None:
         notes = [f"fit chooses a context of {format_count(size)} tokens for the memory given"]
-        settings = resolve(model, deployment, notes)
+    else:
+        fitted = fit_devices(model, deployment, settings, lambda other: _contexts(model, other))
+        size = None if fitted is None else fitted.size
+    if size is not None:
+        deployment = sized(deployment, size)
+        settings = resolve(model, deployment, notes := notes[:1] if fitted is None else [])
+    if fitted is not None:
+        settings = placed(settings, fitted)
+        notes.extend(told(fitted, settings))
     notes[:0] = beyond(model, settings.cells.longest if settings.ctx_given else None)
-    contexts = contexts_of(model, settings, notes)
-    draft = deployment.draft_model
-    if draft is not None:
-        contexts.append(draft_context(_spec(draft), settings, notes))
-    ranks = ranks_of(contexts, settings)
+    contexts = _all_contexts(model, deployment, settings, notes)
+    weights = weights_by_device(contexts, settings, None if fitted is None else fitted.moves())
+    ranks = ranks_of(contexts, settings, weights)
     if not any(rank.pools for rank in ranks):
         raise UnsupportedError(
             f"llama.cpp keeps no KV cache for {model.name}",
             hint="use --engine none to see what its layers are",
         )
+    notes.extend(layers_told(contexts, settings, weights))
     notes.extend(explain(contexts, ranks, settings, deployment))
     return CachePlan(
         engine="llama.cpp",
@@ -62,34 +77,33 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         max_model_len=settings.cells.longest,
         max_sequences=settings.cells.sequences,
         notes=tuple(notes),
-        unsupported=not_modelled(contexts, settings, deployment),
-        convention=convention(contexts, settings),
+        unsupported=(
+            *not_modelled(contexts, settings, deployment),
+            *fit_unsupported(model, deployment, settings, fitted),
+        ),
+        convention=(*convention(contexts, settings), *fit_convention(fitted)),
         source=f"llama.cpp {settings.build.text}: src/llama-context.cpp, {_files(contexts[0])}",
     )
 
 
-def _fitted(model: ModelSpec, deployment: Deployment, settings: Settings) -> int | None:
-    """Return the context that fit chooses; None where it has nothing to choose."""
-    budget = deployment.kv_cache_memory_bytes
-    if budget is None or not settings.fits or settings.ctx_given:
-        return None
-    if len(settings.placing.shares) > 1:
-        raise UnsupportedError(
-            "kvcalc fits a context into the memory of one device", hint="give ctx_size"
-        )
-
-    def bytes_at(size: int) -> int:
-        found = plan(model, _sized(deployment, size))
-        pools = [pool for rank in found.ranks for pool in rank.pools]
-        fixed = sum(rank.fixed_bytes for rank in found.ranks)
-        return fixed + sum(pool.total_bytes(pool.units or 0) for pool in pools)
-
-    return fitted(settings.cells, settings.fit_ctx, budget, bytes_at)
+def _contexts(model: ModelSpec, deployment: Deployment) -> list[Context]:
+    """Return the contexts of a deployment, its notes apart."""
+    return _all_contexts(model, deployment, resolve(model, deployment, []), [])
 
 
-def _sized(deployment: Deployment, size: int) -> Deployment:
-    args = {**deployment.engine_args, "ctx_size": size}
-    return msgspec.structs.replace(deployment, engine_args=args)
+def _all_contexts(
+    model: ModelSpec, deployment: Deployment, settings: Settings, notes: list[str]
+) -> list[Context]:
+    found = contexts_of(model, settings, notes)
+    if deployment.draft_model is not None:
+        found.append(draft_context(_spec(deployment.draft_model), settings, notes))
+    return found
+
+
+def _bytes(found: CachePlan) -> int:
+    pools = [pool for rank in found.ranks for pool in rank.pools]
+    fixed = sum(rank.fixed_bytes for rank in found.ranks)
+    return fixed + sum(pool.total_bytes(pool.units or 0) for pool in pools)
 
 
 def _spec(draft: str | ModelSpec) -> ModelSpec:

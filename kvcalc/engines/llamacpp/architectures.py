@@ -163,8 +163,14 @@ DRAFTS_IN_MAIN = frozenset(
 """Architectures for which create_memory filters no layer: the main context keeps K and V of the
 multi-token-prediction layers too."""
 
-MTP = frozenset(("nemotron_h_moe", "bailingmoe3", "deepseek4"))
-"""Of those, the ones whose MTP context keeps the prediction layers alone."""
+MTP = frozenset(
+    _names("""
+        bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 glm-dsa glm4moe glm5-next hy_v3 mimo2
+        nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35
+    """)
+)
+"""Architectures that have a graph for an MTP context (src/models/*.cpp: graph_mtp); others never
+load the prediction layers, or make a context of all layers that no graph of theirs can use."""
 
 INDEXED_MTP = frozenset(("glm5-next", "qwen4exp"))
 """Architectures whose MTP context keeps indexer keys as well."""

@@ -7,8 +7,9 @@ from math import isfinite
 from typing import overload
 
 from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.engines.llamacpp.flags import HARMLESS, REFUSED
 
-__all__ = ["KNOWN", "OLLAMA", "Args", "read"]
+__all__ = ["KNOWN", "OLLAMA", "OWN", "Args", "full_name", "read"]
 
 OLLAMA = (
     "num_ctx",
@@ -19,6 +20,10 @@ OLLAMA = (
     "ollama_num_parallel",
 )
 """Settings of ollama, which starts a llama-server with them."""
+
+OWN = ("device_memory", "compute_mib")
+"""kvcalc's own: free bytes of each device (`22.5GiB,10GiB`), and MiB of compute buffers of each
+that fit counts."""
 
 KNOWN = (
     "ctx_size",
@@ -41,20 +46,22 @@ KNOWN = (
     "kv_offload",
     "fit",
     "fit_ctx",
+    "fit_target",
+    "device",
+    "main_gpu",
+    "override_tensor",
+    "cpu_moe",
+    "n_cpu_moe",
+    "n_cpu_ffn",
+    *OWN,
     "rs_seq",
     "ctx_checkpoints",
+    "no_kv_unified",
     "cache_ram",
     *OLLAMA,
 )
 """What kvcalc knows, in llama.cpp's own spelling with underscores."""
 
-_NO_MATTER = {
-    "main_gpu": "which of several cards comes first is told by tensor_split",
-    "fit_target": "kv_cache_memory_bytes is what the margin leaves to the context",
-    "override_tensor": "it moves weights, and no cache",
-    "n_cpu_moe": "it moves weights, and no cache",
-    "cpu_moe": "it moves weights, and no cache",
-}
 _ALIASES = {
     "c": "ctx_size",
     "n_ctx": "ctx_size",
@@ -77,10 +84,26 @@ _ALIASES = {
     "gpu_layers": "n_gpu_layers",
     "ngld": "n_gpu_layers_draft",
     "ts": "tensor_split",
+    "fitt": "fit_target",
+    "fitc": "fit_ctx",
+    "dev": "device",
+    "mg": "main_gpu",
+    "ot": "override_tensor",
+    "cmoe": "cpu_moe",
+    "ncmoe": "n_cpu_moe",
+    "ncffn": "n_cpu_ffn",
     "sm": "split_mode",
     "nkvo": "no_kv_offload",
     "n_rs_seq": "rs_seq",
     "cram": "cache_ram",
+    "no_kvu": "no_kv_unified",
+    "ctxcp": "ctx_checkpoints",
+    "swa_checkpoints": "ctx_checkpoints",
+    "kvo": "kv_offload",
+    "spec_draft_type_k": "cache_type_k_draft",
+    "spec_draft_type_v": "cache_type_v_draft",
+    "spec_draft_ngl": "n_gpu_layers_draft",
+    "gpu_layers_draft": "n_gpu_layers_draft",
 }
 _TRUE, _FALSE = ("on", "true", "1", "enabled"), ("off", "false", "0", "disabled")
 
@@ -168,6 +191,17 @@ class Args(dict[str, str | int | float | bool]):
         return found
 
 
+def full_name(key: str) -> str:
+    """Return a setting's name in full, without dashes.
+
+    >>> full_name("-np"), full_name("--swa-full"), full_name("-C")
+    ('parallel', 'swa_full', 'C')
+    """
+    name = key.strip().lstrip("-").replace("-", "_")
+    name = name if name in HARMLESS else name.lower()  # -C and -c are two flags
+    return _ALIASES.get(name, name)
+
+
 def read(given: Mapping[str, str | int | float | bool | None]) -> Args:
     """Return the settings by their full names; None counts as not given.
 
@@ -178,15 +212,25 @@ def read(given: Mapping[str, str | int | float | bool | None]) -> Args:
     """
     found = Args()
     for key, value in given.items():
-        name = key.strip().lstrip("-").replace("-", "_").lower()
-        name = _ALIASES.get(name, name)
-        if value is None:
+        name = full_name(key)
+        if value is None or name in HARMLESS:
             continue
-        if name in _NO_MATTER:
-            raise UnsupportedError(f"llama.cpp's {name}: {_NO_MATTER[name]}", hint="leave it out")
+        if name in REFUSED:
+            raise UnsupportedError(f"kvcalc does not read llama.cpp's {name}", hint=REFUSED[name])
         if name not in KNOWN:
             raise UnknownNameError("llama.cpp setting", key, KNOWN)
         if name in found:
             raise InvalidValueError(f"{name} is given twice", hint="give it once")
         found[name] = value
+    return _positive(found)
+
+
+def _positive(found: Args) -> Args:
+    """Return settings with kv_unified for no_kv_unified."""
+    if "no_kv_unified" in found:
+        if "kv_unified" in found:
+            raise InvalidValueError("kv_unified is given twice", hint="give it once")
+        off = found.flag("no_kv_unified", default=True)
+        del found["no_kv_unified"]
+        found["kv_unified"] = not off
     return found

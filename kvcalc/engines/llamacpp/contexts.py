@@ -12,7 +12,6 @@ from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines.llamacpp.architectures import (
-    DRAFTS_IN_MAIN,
     INDEXED_MTP,
     MTP,
     ROLLBACK,
@@ -80,7 +79,7 @@ def _mtp(served: Served, settings: Settings, notes: list[str]) -> Context:
         raise UnsupportedError(
             f"{served.model.name} has no multi-token-prediction layers", hint="choose another draft"
         )
-    if served.arch in DRAFTS_IN_MAIN and served.arch not in MTP:
+    if served.arch is not None and served.arch not in MTP:
         raise UnsupportedError(
             f"llama.cpp has no MTP context for {served.arch}", hint="choose another draft"
         )

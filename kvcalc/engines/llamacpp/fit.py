@@ -1,36 +1,185 @@
-"""How llama.cpp shrinks a context that was not asked for into the memory that there is.
+"""fit: a context that was not given shrinks, then layers leave the GPUs, until the rest fits.
 
-llama.cpp b11434 common/fit.cpp (common_params_fit_impl), for one device. There the free memory less
-a margin, the weights and the compute buffers is what the context may take; here that is given, as
-kv_cache_memory_bytes. The length is found by a straight line between the shortest and the longest.
+llama.cpp b11434 common/fit.cpp (common_params_fit_impl) and common/common.cpp
+(common_init_result): on unless switched off; free memory less a margin is what a device may hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from kvcalc.engines.llamacpp.cells import Cells
+from kvcalc.engines.llamacpp.contexts import Context
+from kvcalc.engines.llamacpp.devices import Taken, cache_by_layer, compute_of, taken
+from kvcalc.engines.llamacpp.fill import Filling, fill, moves_of
+from kvcalc.engines.llamacpp.loaded import Loaded, Part, loaded
+from kvcalc.engines.llamacpp.overrides import HOST
+from kvcalc.engines.llamacpp.placement import places
+from kvcalc.engines.llamacpp.placing import Placing
+from kvcalc.engines.llamacpp.settings import MARGIN, Settings
+from kvcalc.engines.llamacpp.shrink import between
 
-__all__ = ["fitted"]
+__all__ = ["Fitted", "Moves", "fit", "weights_of"]
 
-_STEP = 256
+Moves = Callable[[int, Part], int | None]
+"""From a part of a layer to the device that it is moved to; None where it stays."""
+
+At = Callable[[int], list[Context]]
+"""From tokens of the whole context to its contexts: the model's own, and a draft's."""
 
 
-def fitted(cells: Cells, shortest: int, budget: int, bytes_at: Callable[[int], int]) -> int:
-    """Return the tokens of the whole context (n_ctx) that fit chooses.
+class Fitted(NamedTuple):
+    """What fit came to.
+
+    Attributes:
+        size: tokens of the whole context; None where it stays as asked.
+        filling: layers by device; None where they stay where they were.
+        layers: that fit counts, for `moves_of`.
+        failure: why fit gave up; the server then starts with what there is, and may fail.
+    """
+
+    size: int | None
+    filling: Filling | None
+    layers: int
+    failure: str | None
+
+    def moves(self) -> Moves | None:
+        """Return which parts of which layers lie elsewhere; None where none do."""
+        return None if self.filling is None else _moves(self.filling, self.layers)
+
+
+def weights_of(context: Context, placing: Placing, *, drafting: bool) -> Loaded:
+    """Return the weights of a context's model; draft layers only where they propose tokens."""
+    served = context.served
+    return loaded(
+        served.model.weights,
+        len(served.layers),
+        kept=len(served.layers) if drafting else served.main,
+        padded=placing.padded,
+        overrides=placing.overrides,
+    )
+
+
+def fit(settings: Settings, at: At, longest: int) -> Fitted:
+    """Return what fit chooses for a server whose devices' free memory and weights are known.
 
     Args:
-        cells: of the context in full.
-        shortest: tokens of a stream that fit does not go below (fit_ctx).
-        budget: bytes that the context may take.
-        bytes_at: bytes of a context of so many tokens in all.
+        settings: with the context in full where none was given.
+        at: the contexts at a size.
+        longest: tokens of a context that was not given, before they are rounded up.
     """
-    longest, least = cells.total, shortest * cells.streams
-    most_bytes = bytes_at(longest)
-    if most_bytes <= budget or longest <= least:
-        return longest
-    least_bytes = bytes_at(least)
-    if budget <= least_bytes or most_bytes == least_bytes:
-        return least
-    found = least + (longest - least) * (budget - least_bytes) // (most_bytes - least_bytes)
-    return max(found - found % (_STEP * cells.streams), least)
+    return _Run(settings, at, longest).result()
+
+
+class _Run:
+    """One run of fit: what it measures, and what it decides."""
+
+    def __init__(self, settings: Settings, at: At, longest: int) -> None:
+        self.settings, self.placing, self.at = settings, settings.placing, at
+        self.devices = len(self.placing.free)
+        margins = settings.margins if len(settings.margins) > 1 else settings.margins * self.devices
+        margins = (*margins, *(MARGIN,) * self.devices)[: self.devices]
+        self.targets = tuple(
+            free - margin for free, margin in zip(self.placing.free, margins, strict=True)
+        )
+        self.compute = compute_of(settings.compute, self.devices)
+        self.mtp = settings.method == "mtp"
+        self.longest = longest
+        self.size = settings.cells.total if settings.ctx_given else longest
+        main = at(self.size)[0]
+        self.weights = weights_of(main, self.placing, drafting=self.mtp)
+        self.all_layers = len(main.served.layers)
+        # hp_ngl: draft layers count where they are loaded.
+        self.layers = self.all_layers if self.mtp else main.served.main
+
+    def result(self) -> Fitted:
+        """Run the steps of fit."""
+        now = self._measure(self.placing.shares, self.placing.n_gpu_layers)
+        if all(total <= most for total, most in zip(now.total, self.targets, strict=True)):
+            return Fitted(None, None, self.layers, None)
+        size = None
+        if sum(now.total) > sum(self.targets) and not self.settings.ctx_given:
+            size, all_fits = self._shrink(now)
+            if all_fits and self.devices == 1:
+                return Fitted(size, None, self.layers, None)
+        failure = self._failure()
+        filling = None if failure is not None else self._fill()
+        return Fitted(size, filling, self.layers, failure)
+
+    def _measure(
+        self, shares: tuple[float, ...], n_gpu_layers: int | None, moves: Moves | None = None
+    ) -> Taken:
+        """Return what each device holds with layers placed so."""
+        main, *extra = self.at(self.size)
+        padded, host = self.placing.padded, self.placing.host
+        where = places(self.all_layers, shares, n_gpu_layers)
+        caches = cache_by_layer(main, padded=padded)
+        found = taken(caches, where, self.weights, self.compute, host=host, moves=moves)
+        for context in extra:
+            # A draft is laid out as if it were alone, whatever fit does to the model.
+            layers = len(context.served.layers)
+            where = places(layers, self.placing.shares, context.n_gpu_layers)
+            weights = None if self.mtp else weights_of(context, self.placing, drafting=False)
+            caches = cache_by_layer(context, padded=padded)
+            draft = taken(caches, where, weights, (0,) * self.devices, host=host)
+            found = found.plus(draft)
+        return found
+
+    def _shrink(self, now: Taken) -> tuple[int | None, bool]:
+        """Return the tokens that the context is cut to, and whether all fits with them."""
+        cells = self.settings.cells
+        streams = 1 if cells.unified else cells.sequences
+        least = self.settings.fit_ctx * streams
+        if self.longest <= least:
+            return None, False
+        budget = sum(self.targets)
+        if self.devices > 1:
+            # Half a layer is lost on each device, a sixth where single tensors can be moved.
+            wanted = self.placing.n_gpu_layers
+            layers = self.layers if wanted is None else min(wanted, self.layers)
+            lost = (self.devices + 1) * (sum(now.weights) // max(layers, 1))
+            budget -= lost // (6 if self.weights.experts else 2)
+        self.size = least
+        least_bytes = sum(self._measure(self.placing.shares, self.placing.n_gpu_layers).total)
+        sizes = (least_bytes, sum(now.total))
+        self.size = between(least, self.longest, streams, budget, sizes)
+        return self.size, budget > least_bytes
+
+    def _failure(self) -> str | None:
+        """Return why layers cannot be moved; None where they can."""
+        placing = self.placing
+        if placing.layers_given:
+            return "n_gpu_layers was given"
+        if self.devices > 1 and placing.split_given:
+            return "tensor_split was given"
+        if self.devices > 1 and placing.mode == "row":
+            return "split_mode row is not implemented there"
+        return "tensors were moved by override_tensor or the like" if placing.overrides else None
+
+    def _fill(self) -> Filling:
+        """Return the layers by device."""
+        experts = self.weights.experts
+        surplus = 0
+        if experts:
+            dense = self._measure(
+                self.placing.shares,
+                self.placing.n_gpu_layers,
+                lambda _, part: HOST if part[1] else None,
+            )
+            surplus = sum(self.targets) - sum(dense.total)
+        return fill(self.layers, self.targets, self._trial, experts=experts, dense_surplus=surplus)
+
+    def _trial(self, filling: Filling) -> tuple[int, ...]:
+        counts = tuple(load.layers for load in filling.loads)
+        shares = tuple(map(float, counts)) if self.devices > 1 else self.placing.shares
+        return self._measure(shares, sum(counts), _moves(filling, self.layers)).total
+
+
+def _moves(filling: Filling, layers: int) -> Moves:
+    partial = moves_of(filling, layers)
+
+    def moves(layer: int, part: Part) -> int | None:
+        told = partial.get(layer, ())
+        return next((device for fraction, device in told if fraction.moves(part)), None)
+
+    return moves

@@ -168,10 +168,7 @@ def convention(contexts: list[Context], settings: Settings) -> tuple[str, ...]:
     if settings.placing.n_gpu_layers is None and not settings.placing.host:
         said.append("All layers leave the host (n_gpu_layers).")
     if len(settings.placing.shares) > 1:
-        said.append(
-            "Devices get layers by tensor_split, else equal parts; llama.cpp without it goes by"
-            " free memory."
-        )
+        said.append("Devices get layers by tensor_split, else by free memory; as told, or alike.")
     return tuple(said)
 
 
@@ -187,13 +184,6 @@ def not_modelled(
             f" {format_number_of(seqs, 'sequence')} of host memory at start"
         ),
     ]
-    if settings.fits:
-        given = deployment.kv_cache_memory_bytes is not None or settings.ctx_given
-        context = "" if given else "a context that was not given is the model's own maximum, and "
-        said.append(
-            f"fitting into memory (fit): {context}layers stay where n_gpu_layers puts them,"
-            " whatever the free memory"
-        )
     if deployment.gpu is not None and not settings.placing.padded:
         said.append("alignment and padding of tensors in this backend's buffers")
     if settings.rules.window_pad is None and any(c.sizes.window for c in contexts):

@@ -70,6 +70,12 @@ def from_ollama(asked: Args, model: ModelSpec, deployment: Deployment, notes: li
 def _length(asked: Args, model: ModelSpec, deployment: Deployment, notes: list[str]) -> int:
     """Return the tokens of one sequence: asked for, or by the memory of the card."""
     length = asked.number("num_ctx", 0, low=1) or asked.number("ollama_context_length", 0, low=1)
+    if length and deployment.max_model_len not in (None, length):
+        raise UsageError(
+            f"max_model_len {format_count(deployment.max_model_len or 0)} and ollama's"
+            f" {format_count(length)} tokens do not agree",
+            hint="both are of one sequence: give one of the two",
+        )
     length = length or deployment.max_model_len or 0
     if not length:
         gpu = deployment.gpu

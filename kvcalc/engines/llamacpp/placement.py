@@ -1,4 +1,4 @@
-"""On which device a layer's cache lies.
+"""On which device a layer lies.
 
 llama.cpp b11434 src/llama-model.cpp (load_tensors, get_layer_buft_list): the last n_gpu_layers of
 the layers and the output, shared out by the parts of tensor_split in single precision.
@@ -10,16 +10,14 @@ import struct
 from bisect import bisect_right
 from itertools import accumulate
 
-from kvcalc.engines.llamacpp.settings import Placing
+from kvcalc.engines.llamacpp.overrides import HOST
+from kvcalc.engines.llamacpp.placing import Placing
 
-__all__ = ["HOST", "devices"]
-
-HOST = -1
-"""The device that stands for the host's memory."""
+__all__ = ["HOST", "devices", "places"]
 
 
 def devices(layers: int, placing: Placing, n_gpu_layers: int | None) -> tuple[int, ...]:
-    """Return the device of each layer.
+    """Return the device of each layer's cache.
 
     Args:
         layers: of the model, draft layers included.
@@ -29,18 +27,30 @@ def devices(layers: int, placing: Placing, n_gpu_layers: int | None) -> tuple[in
     >>> devices(4, Placing((1.0, 1.0), None, False, False, True), None)
     (0, 0, 0, 1)
     """
+    if placing.host:
+        return (HOST,) * layers
+    return places(layers, placing.shares, n_gpu_layers)[:layers]
+
+
+def places(layers: int, shares: tuple[float, ...], n_gpu_layers: int | None) -> tuple[int, ...]:
+    """Return the device of each layer and then that of the output.
+
+    >>> places(4, (1.0, 1.0), 2)
+    (-1, -1, -1, 0, 1)
+    """
     wanted = layers + 1 if n_gpu_layers is None else n_gpu_layers
     first = max(layers + 1 - wanted, 0)
     active = min(wanted, layers + 1)
-    if placing.host or not active:
-        return (HOST,) * layers
-    sums = [_single(total) for total in accumulate(placing.shares, lambda a, b: _single(a + b))]
+    if not active:
+        return (HOST,) * (layers + 1)
+    shares = tuple(map(_single, shares))
+    sums = list(accumulate(shares, lambda a, b: _single(a + b)))
     splits = [_single(total / sums[-1]) for total in sums]
     return tuple(
         HOST
         if layer < first
         else min(bisect_right(splits, _single((layer - first) / active)), len(splits) - 1)
-        for layer in range(layers)
+        for layer in range(layers + 1)
     )
 
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError, UnsupportedError, UsageError
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import UnsupportedError, UsageError
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines.llamacpp import args
 from kvcalc.engines.llamacpp.args import Args
 from kvcalc.engines.llamacpp.cells import Cells
 from kvcalc.engines.llamacpp.ollama import from_ollama
-from kvcalc.engines.llamacpp.slots import Asked, cells_of
+from kvcalc.engines.llamacpp.placing import Placing, gpu_layers, placing_of
+from kvcalc.engines.llamacpp.slots import Asked, cells_of, fits
 from kvcalc.engines.llamacpp.types import CacheTypes, cache_types
 from kvcalc.engines.llamacpp.version import Build, Rules, build, rules_of
 
-__all__ = ["Placing", "Settings", "resolve"]
+__all__ = ["MARGIN", "Settings", "resolve"]
 
 _KNOWN = {
     "engine",
@@ -46,22 +47,9 @@ _HINTS = {
 }
 
 
-class Placing(NamedTuple):
-    """What decides on which device a layer's cache lies.
-
-    Attributes:
-        shares: parts of the layers by device; one device has everything.
-        n_gpu_layers: layers that leave the host, the output counted as one; None for all.
-        host: the cache stays in host memory (-nkvo).
-        padded: the devices' tensors are padded as CUDA pads them.
-        named: a card was named, so that there is a device at all.
-    """
-
-    shares: tuple[float, ...]
-    n_gpu_layers: int | None
-    host: bool
-    padded: bool
-    named: bool
+_MIB = 2**20
+MARGIN = 1024 * _MIB
+"""Bytes that fit leaves free on a device unless told (common_params: fit_params_target)."""
 
 
 class Settings(NamedTuple):
@@ -75,8 +63,12 @@ class Settings(NamedTuple):
         rs_seq: rollback snapshots of a state that are asked for.
         method: how tokens are proposed; None where none are.
         checkpoints: context checkpoints a slot (host memory).
-        fits: a context that was not given is shrunk into memory (fit), not below fit_ctx tokens.
         cache_ram: MiB of the prompt cache in host memory; -1 without a limit.
+        fits: what was not given is made to fit into memory (fit); a context not below fit_ctx
+            tokens.
+        ctx_given: the context was given, and fit leaves it.
+        margins: bytes that fit leaves free on each device; a single one is for all of them.
+        compute: bytes of compute buffers by device that fit counts; empty where nobody told.
     """
 
     build: Build
@@ -95,6 +87,8 @@ class Settings(NamedTuple):
     fits: bool
     fit_ctx: int
     ctx_given: bool
+    margins: tuple[int, ...]
+    compute: tuple[int, ...]
 
 
 def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Settings:
@@ -137,14 +131,22 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         swa_full=asked.flag("swa_full", default=False),
         rs_seq=rs_seq,
         method=method,
-        placing=_placing(deployment, asked),
-        draft_gpu_layers=_gpu_layers(asked, "n_gpu_layers_draft"),
+        placing=placing_of(deployment, asked),
+        draft_gpu_layers=gpu_layers(asked, "n_gpu_layers_draft"),
         checkpoints=asked.number("ctx_checkpoints", 32, low=0),
         cache_ram=asked.number("cache_ram", 8192, low=-1),
-        fits=asked.flag("fit", default=True) and rules.server_slots,
+        fits=fits(asked, rules),
         fit_ctx=asked.number("fit_ctx", 4096, low=1),
-        ctx_given=asked.given("ctx_size") or deployment.max_model_len is not None,
+        ctx_given=deployment.max_model_len is not None
+        or any(asked.given(name) for name in ("ctx_size", "kv_unified_per_slot")),
+        margins=_mebibytes(asked, "fit_target") or (MARGIN,),
+        compute=_mebibytes(asked, "compute_mib"),
     )
+
+
+def _mebibytes(asked: Args, name: str) -> tuple[int, ...]:
+    """Return bytes by device of a list of MiB; empty where it was not given."""
+    return tuple(int(mib * _MIB) for mib in asked.numbers(name) or ())
 
 
 def _flash(asked: Args, rules: Rules, found: Build) -> bool:
@@ -161,20 +163,23 @@ def _flash(asked: Args, rules: Rules, found: Build) -> bool:
     return rules.auto_flash
 
 
+_WITH_TARGET = ("eagle3", "dflash", "dspark")
+
+
 def _speculation(asked: Args, deployment: Deployment) -> tuple[str | None, int]:
     """Return how tokens are proposed, and the snapshots of a state that this takes.
 
     tools/server: need_n_rs_seq; only drafts that read the target's own layers roll states back.
     """
     method = deployment.speculative_method
-    known = ("mtp", "draft", "draft_model", "ngram", "eagle3", "dflash")
+    known = ("mtp", "draft", "draft_model", "ngram", *_WITH_TARGET)
     if method is None and deployment.draft_model is not None:
         method = "draft"
     if method is not None and method not in known:
         raise UnsupportedError(
             f"llama.cpp does not speculate by {method!r:.40}", hint="mtp, draft or ngram"
         )
-    if method in ("eagle3", "dflash"):
+    if method in _WITH_TARGET:
         raise UnsupportedError(
             f"kvcalc does not model {method} drafts in llama.cpp, which share the target's context",
             hint="mtp, draft or ngram",
@@ -192,51 +197,3 @@ def _speculation(asked: Args, deployment: Deployment) -> tuple[str | None, int]:
     if method == "mtp":
         default = deployment.num_speculative_tokens or 3  # common_params_speculative: n_max
     return method, asked.number("rs_seq", default, low=0)
-
-
-def _placing(deployment: Deployment, asked: Args) -> Placing:
-    mode = asked.choice("split_mode", ("layer", "none", "row", "tensor"))
-    if mode in ("row", "tensor"):
-        raise UnsupportedError(
-            f"kvcalc does not model split_mode {mode}", hint="use layer, which is the default"
-        )
-    devices = deployment.pipeline_parallel_size
-    split = asked.numbers("tensor_split")
-    if split is None:
-        shares = (1.0,) * devices
-    elif mode == "none":
-        raise UsageError("split_mode none uses one device", hint="leave tensor_split out")
-    else:
-        shares = split
-        if devices not in (1, len(split)):
-            raise UsageError(
-                f"tensor_split has {len(split)} parts for {devices} devices",
-                hint="give as many parts as devices",
-            )
-    if sum(shares) <= 0:
-        raise InvalidValueError("tensor_split has no part above 0", hint="such as 3,1")
-    keeps = asked.flag("no_kv_offload", default=False)
-    if asked.given("kv_offload"):
-        keeps = not asked.flag("kv_offload", default=True)
-    gpu = deployment.gpu
-    if gpu is not None and not isinstance(gpu, GpuSpec):
-        raise InvalidValueError(
-            f"gpu {gpu!r:.40} is a name where the card itself is wanted",
-            hint="call kvcalc.plan, which looks the name up",
-        )
-    cuda = gpu is not None and gpu.compute_capability is not None
-    return Placing(
-        shares=shares[:1] if mode == "none" else shares,
-        n_gpu_layers=_gpu_layers(asked, "n_gpu_layers"),
-        host=keeps,
-        padded=cuda,
-        named=gpu is not None,
-    )
-
-
-def _gpu_layers(asked: Args, name: str) -> int | None:
-    """Return the layers that leave the host; None for all (`all`, `auto`, -1)."""
-    if asked.text(name) in ("all", "auto"):
-        return None
-    found = asked.number(name, None, low=-2)
-    return None if found is None or found < 0 else found

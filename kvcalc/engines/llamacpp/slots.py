@@ -15,7 +15,7 @@ from kvcalc.engines.llamacpp.args import Args
 from kvcalc.engines.llamacpp.cells import Cells, Wanted, context
 from kvcalc.engines.llamacpp.version import NEWEST, Build, Rules
 
-__all__ = ["Asked", "cells_of"]
+__all__ = ["Asked", "cells_of", "fits", "trained"]
 
 _DEFAULT_MAX_MODEL_LEN = 8192
 _SERVER_SLOTS = 4
@@ -64,10 +64,12 @@ def cells_of(asked: Asked, notes: list[str]) -> Cells:
     if length not in (None, cells.longest):
         alone = context(wanted._replace(n_ctx=length or 0, n_seq_max=1))
         if alone.per_sequence != cells.longest:
+            total = format_count((length or 0) * cells.streams)
             raise UsageError(
                 f"max_model_len {format_count(length or 0)} and ctx_size {format_count(size)} do"
                 f" not agree: a sequence gets {format_count(cells.longest)} cells",
-                hint="max_model_len is one sequence, ctx_size the total; give one of the two",
+                hint=f"give one of the two: max_model_len is one sequence (ctx_size {total}),"
+                f" ctx_size the total (max_model_len {format_count(cells.longest)})",
             )
     share = size if unified else size // seqs
     if cells.per_sequence != share:
@@ -92,19 +94,31 @@ def _size(asked: Asked, seqs: int, notes: list[str], *, unified: bool) -> int:
     if per_slot is not None:
         if not unified:
             raise UsageError("kv_unified_per_slot is for one pool", hint="set kv_unified")
-        size = size or seqs * per_slot
+        size = seqs * per_slot if size is None else size  # 0 asks for the model's own length
     length = asked.deployment.max_model_len
     if size is None and length is not None:
         size = length if unified else length * seqs
     if size:
         return size
-    train = asked.model.max_position_embeddings
-    if train is None:
-        train = _DEFAULT_MAX_MODEL_LEN
+    train = trained(asked.model)
+    if asked.model.max_position_embeddings is None:
         notes.append(f"the model names no maximum: {format_count(train)} tokens are taken")
     # common/fit.cpp: a context that was not given is the model's own for every stream.
-    fits = asked.args.flag("fit", default=True) and asked.rules.server_slots
-    return train if unified or not fits else train * seqs
+    return train if unified or not fits(asked.args, asked.rules) else train * seqs
+
+
+def trained(model: ModelSpec) -> int:
+    """Return the tokens that a model was trained for; llama.cpp's n_ctx_train."""
+    return model.max_position_embeddings or _DEFAULT_MAX_MODEL_LEN
+
+
+def fits(asked: Args, rules: Rules) -> bool:
+    """Whether what was not given is made to fit (fit.cpp gives up at once in split_mode tensor)."""
+    return (
+        rules.server_slots
+        and asked.flag("fit", default=True)
+        and asked.text("split_mode") != "tensor"
+    )
 
 
 def _slots(asked: Asked, notes: list[str]) -> tuple[int, bool]:

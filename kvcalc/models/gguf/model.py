@@ -172,6 +172,7 @@ def _model(
         num_attention_heads=fields.heads(),
         traits=_TRAITS.get(fields.arch, ()),
         size=gguf_size(fields.arch, header.entries, len(blocks), len(drafts), tensors),
+        weights=() if tensors is None else tensors.known,
         notes=(_DTYPE_NOTE, *_notes(fields, blocks, in_main=in_main), *notes),
     )
     layers = (

@@ -6,6 +6,7 @@ import re
 import struct
 from typing import NamedTuple
 
+from kvcalc.core.weight_tensors import WeightTensor
 from kvcalc.models.gguf.faults import broken
 from kvcalc.models.gguf.ggml_types import GGML_TYPES, tensor_bytes
 from kvcalc.models.gguf.window import ByteWindow
@@ -32,6 +33,7 @@ class Tensors(NamedTuple):
         unknown: numbers of types that are not known -> tensors of that type.
         drafting: layers that hold the projection of a NextN (multi-token-prediction) head.
         end: bytes of the data section that the tensors reach into.
+        known: the tensors whose type is known, in the order of the file.
     """
 
     described: int = 0
@@ -40,6 +42,7 @@ class Tensors(NamedTuple):
     unknown: dict[int, int] = {}
     drafting: frozenset[int] = frozenset()
     end: int = 0
+    known: tuple[WeightTensor, ...] = ()
 
     def joined(self, other: Tensors) -> Tensors:
         """Return the tensors of two files of one model together."""
@@ -50,7 +53,8 @@ class Tensors(NamedTuple):
             unknown[type_] = unknown.get(type_, 0) + tensors
         drafting = self.drafting | other.drafting
         described, total = self.described + other.described, self.total + other.total
-        return Tensors(described, total, layers, unknown, drafting)
+        known = (*self.known, *other.known)
+        return Tensors(described, total, layers, unknown, drafting, known=known)
 
 
 def read_tensors(window: ByteWindow, count: int) -> Tensors:
@@ -67,23 +71,33 @@ def read_tensors(window: ByteWindow, count: int) -> Tensors:
     by_layer: dict[int, int] = {}
     unknown: dict[int, int] = {}
     drafting: set[int] = set()
+    known: list[WeightTensor] = []
     for _ in range(count):
-        name, type_, size, offset = _read_info(window)
+        name, type_, size, offset, row = _read_info(window)
         if size is None:
             unknown[type_] = unknown.get(type_, 0) + 1
             continue
         total += size
         end = max(end, offset + size)
+        known.append(
+            WeightTensor(
+                name=name.decode("utf-8", "replace"),
+                bytes=size,
+                row=row,
+                block=GGML_TYPES[type_].elements,
+                block_bytes=GGML_TYPES[type_].bytes,
+            )
+        )
         if match := _LAYER.match(name):
             layer = int(match[1])
             by_layer[layer] = by_layer.get(layer, 0) + size
             if name.endswith(_NEXTN):
                 drafting.add(layer)
-    return Tensors(count, total, by_layer, unknown, frozenset(drafting), end)
+    return Tensors(count, total, by_layer, unknown, frozenset(drafting), end, tuple(known))
 
 
-def _read_info(window: ByteWindow) -> tuple[bytes, int, int | None, int]:
-    """Return a tensor's name, type, bytes (None: type not known) and offset."""
+def _read_info(window: ByteWindow) -> tuple[bytes, int, int | None, int, int]:
+    """Return a tensor's name, type, bytes (None: type not known), offset and innermost length."""
     length = window.number("Q", "the length of a tensor's name")
     if length > _MAX_NAME:
         raise broken(window.file, f"a tensor's name of {length} bytes")
@@ -103,4 +117,4 @@ def _read_info(window: ByteWindow) -> tuple[bytes, int, int | None, int]:
             f"the tensor {tensor} of type {known.name} has rows of {shape[0] if shape else 1},"
             f" not whole blocks of {known.elements}",
         )
-    return name, type_, size, offset
+    return name, type_, size, offset, shape[0] if shape else 1

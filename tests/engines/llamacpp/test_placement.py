@@ -8,11 +8,12 @@ import pytest
 
 from kvcalc.api import load_gpu, load_model
 from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
 from kvcalc.engines.llamacpp.placement import HOST, devices
-from kvcalc.engines.llamacpp.settings import Placing
+from kvcalc.engines.llamacpp.placing import Placing
 
 LLAMA = load_model("llama-3.1-8b")
 LAYER = 2 * 8 * 128 * 2
@@ -89,3 +90,120 @@ def test_cuda_pads_quantised_rows() -> None:
     assert found.rank.name == "GPU 0"
     assert _plan(deepseek, gpu=card).rank.fixed_bytes == 0
     assert _plan(deepseek, kv_cache_dtype="q8_0").rank.fixed_bytes == 0
+
+
+def test_unequal_devices_without_a_split() -> None:
+    """load_tensors: by free memory, in single precision; equal cards get equal parts."""
+    assert _layers(_plan(args={"device_memory": "24GiB,24GiB", "fit": "off"})) == {
+        "GPU 0": 17,
+        "GPU 1": 15,
+    }
+    found = _plan(args={"device_memory": "30GiB,10GiB", "fit": "off"})
+    assert _layers(found) == _layers(_plan(args={"tensor_split": "3,1"}))
+    one = _plan(args={"device_memory": "24GiB", "fit": "off"}, pipeline_parallel_size=2)
+    assert _layers(one) == {"GPU 0": 17, "GPU 1": 15}
+
+
+def test_devices_by_name() -> None:
+    found = _plan(args={"device": "CUDA1,Vulkan0", "tensor_split": "3,1"})
+    assert _layers(found) == {"CUDA1": 25, "Vulkan0": 7}
+    assert _layers(_plan(args={"dev": "none"})) == {"host": 32}
+    assert _layers(_plan(args={"dev": "CUDA0"})) == {"CUDA0": 32}
+
+
+def test_main_gpu_is_the_one_where_nothing_is_split() -> None:
+    args = {"device_memory": "8GiB,24GiB", "fit": "off", "split_mode": "none"}
+    assert _layers(_plan(args={**args, "main_gpu": 1})) == {"GPU 1": 32}
+    assert _layers(_plan(args=args)) == {"rank": 32}
+    assert _layers(_plan(args={**args, "main_gpu": -1})) == {"host": 32}
+    # Split by layer, it decides nothing.
+    split = {"tensor_split": "1,1"}
+    assert _layers(_plan(args={**split, "mg": 1})) == _layers(_plan(args=split))
+
+
+def test_moved_weights_move_no_cache() -> None:
+    for args in (
+        {"override_tensor": "ffn_.*=CPU"},
+        {"ot": r"blk\.1\.=CUDA0,exps=CUDA_Host"},
+        {"cpu_moe": True},
+        {"n_cpu_moe": 3},
+        {"n_cpu_ffn": 3},
+    ):
+        found = _plan(args=args)
+        assert found.ranks == _plan().ranks
+        assert any("each layer's cache stays" in note for note in found.notes)
+
+
+class TestByHead:
+    """split_mode tensor: llama_meta_device_get_split_state, whose figures are worked out here."""
+
+    def _heads(self, found: CachePlan) -> dict[str, int]:
+        head = 2 * 128 * 2
+        return {rank.name: rank.pools[0].unit_bytes // head for rank in found.ranks}
+
+    def test_heads_that_divide(self) -> None:
+        found = _plan(args={"split_mode": "tensor"}, pipeline_parallel_size=2)
+        assert self._heads(found) == {"GPU 0": 32 * 4, "GPU 1": 32 * 4}
+        assert _layers(found) == {"GPU 0": 32, "GPU 1": 32}
+
+    def test_heads_left_over_rotate(self) -> None:
+        """8 heads on three devices: 2, 3 and 3, the 2 on device `layer % 3`."""
+        found = _plan(args={"split_mode": "tensor"}, pipeline_parallel_size=3)
+        assert self._heads(found) == {
+            "GPU 0": 32 * 3 - 11,
+            "GPU 1": 32 * 3 - 11,
+            "GPU 2": 32 * 3 - 10,
+        }
+
+    def test_parts(self) -> None:
+        """3,1 of 8 heads: 6 and 2 where device 0 is cut first; 2 and 6 where device 1 is."""
+        found = _plan(args={"split_mode": "tensor", "tensor_split": "3,1"})
+        assert self._heads(found) == {"GPU 0": 32 * 6, "GPU 1": 32 * 2}
+
+    def test_more_devices_than_heads(self) -> None:
+        """8 heads on 12 devices: four of them keep nothing of a layer."""
+        found = _plan(args={"split_mode": "tensor"}, pipeline_parallel_size=12)
+        assert sum(self._heads(found).values()) == 32 * 8
+
+    def test_states_are_cut_at_key_heads(self) -> None:
+        """qwen3.5: 16 key heads of 128, 3 value heads follow each."""
+        qwen = load_model("qwen3.5-27b")
+        found = _plan(qwen, args={"split_mode": "tensor"}, pipeline_parallel_size=2)
+        whole = _plan(qwen)
+        for rank in found.ranks:
+            assert [2 * pool.unit_bytes for pool in rank.pools] == [
+                pool.unit_bytes for pool in whole.rank.pools
+            ]
+
+    def test_what_stays_on_the_host(self) -> None:
+        found = _plan(args={"split_mode": "tensor", "n_gpu_layers": 11}, pipeline_parallel_size=2)
+        assert _layers(found) == {"GPU 0": 10, "GPU 1": 10, "host": 22}
+
+    def test_a_deepseek_v4_cache_is_on_every_device_whole(self) -> None:
+        model = load_model("deepseek-v4-flash")
+        found = _plan(model, args={"split_mode": "tensor"}, pipeline_parallel_size=2)
+        assert [rank.pools for rank in found.ranks] == [_plan(model).rank.pools] * 2
+
+    def test_default_context_is_the_models_own_in_all(self) -> None:
+        """Fit gives up at once in this mode, so nothing multiplies the context by the streams."""
+        args = {"split_mode": "tensor", "ctx_size": None, "parallel": 2}
+        found = _plan(args=args, pipeline_parallel_size=2)
+        assert found.rank.pools[0].units == 131072
+
+    @pytest.mark.parametrize(
+        ("model", "said"),
+        [
+            ("deepseek-v3", "no split_mode tensor for deepseek2"),
+            ("jamba-v0.1", "no split_mode tensor for jamba"),
+        ],
+    )
+    def test_refusals(self, model: str, said: str) -> None:
+        with pytest.raises(UnsupportedError, match=said):
+            _plan(load_model(model), args={"split_mode": "tensor"}, pipeline_parallel_size=2)
+
+
+def test_rows_are_refused_on_cuda_and_keep_the_cache_with_its_layer_elsewhere() -> None:
+    with pytest.raises(UnsupportedError, match="split_mode row"):
+        _plan(args={"split_mode": "row", "tensor_split": "1,1"}, gpu=load_gpu("h100-80gb"))
+    found = _plan(args={"split_mode": "row", "tensor_split": "1,1"})
+    assert _layers(found) == {"GPU 0": 17, "GPU 1": 15}

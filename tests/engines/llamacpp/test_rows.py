@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from kvcalc.core.attention import FullAttention
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.layers import LayerRun
+from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
 from kvcalc.models.gguf import WITHOUT_CACHE
@@ -20,6 +23,9 @@ from tests.engines.llamacpp.tally import FILES, tally
 
 MORE = Path(__file__).parents[2] / "models" / "gguf" / "llamacpp_more.jsonl"
 """Small shapes of every architecture that llama.cpp builds from key-values alone."""
+
+MTP_ROWS = Path(__file__).with_name("mtp_rows.jsonl")
+"""Contexts of the layers that predict further tokens, asked later."""
 
 UNREAD = {
     "mimo2 pattern shorter": "kvcalc's reader refuses a list shorter than the layers",
@@ -112,6 +118,40 @@ def test_more_architectures() -> None:
         _conserves(found)
         compared += 1
     assert compared >= 180
+
+
+def test_contexts_of_prediction_layers() -> None:
+    """mimo2's rows are what its log says, as its graph then misses weights that no shape has."""
+    asked = [json.loads(line) for line in MTP_ROWS.read_text(encoding="utf-8").splitlines()]
+    for row in asked:
+        found = plan(record.read_model(row), deployment(row["ctx"]))
+        assert compare(record.caches(row), pools_of(found, row["ctx"])) == [], row["name"]
+        _conserves(found)
+    assert {row["arch"] for row in asked} == {
+        "mimo2",
+        "deepseek2",
+        "glm-dsa",
+        "cohere2moe",
+        "qwen35",
+    }
+
+
+def test_a_context_of_prediction_layers_needs_a_graph_of_its_own() -> None:
+    """glm4, exaone-moe and bailingmoe2 never load them; nemotron_h's context has all layers."""
+    heads = FullAttention(num_kv_heads=2, head_dim=64)
+    layers = (LayerRun(count=2, caches=(heads,)),)
+    for arch in ("glm4", "exaone-moe", "bailingmoe2", "nemotron_h"):
+        model = ModelSpec(
+            name="x",
+            num_hidden_layers=2,
+            dtype="float16",
+            layers=layers,
+            draft_layers=(LayerRun(count=1, caches=(heads,)),),
+            architecture=arch,
+        )
+        asked = Deployment(engine="llama.cpp", speculative_method="mtp", max_model_len=512)
+        with pytest.raises(UnsupportedError, match=f"no MTP context for {arch}"):
+            plan(model, asked)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=ABSENT)

@@ -60,6 +60,8 @@ def test_slots_capped_in_one_pool() -> None:
     assert _units(found) == {"kv": 4096}
     assert found.max_model_len == 1000
     assert found.capacity().max_sequences == 4
+    # tools/server/server.cpp: -c 0 asks for the model's own length all the same.
+    assert _units(_plan(args={"kv_unified_per_slot": 1000, "ctx_size": 0})) == {"kv": 131072}
 
 
 def test_the_same_setting_by_any_of_its_names() -> None:
@@ -142,12 +144,19 @@ def test_what_llama_cpp_keeps_otherwise_than_the_config_says() -> None:
         ({"cache_type_k": "q8_0"}, {"kv_cache_dtype": "q4_0"}, "do not agree"),
         ({}, {"kv_cache_dtype": "fp8"}, "no fp8_e4m3 cache"),
         ({"flash_attn": "off", "cache_type_v": "q8_0"}, {}, "needs flash attention"),
-        ({"split_mode": "tensor"}, {}, "split_mode tensor"),
+        ({"split_mode": "tensor", "flash_attn": "off"}, {}, "needs flash attention"),
+        ({"split_mode": "rows"}, {}, "split_mode is 'rows'"),
         ({"tensor_split": "1,x"}, {}, "tensor_split"),
         ({"tensor_split": "0,0"}, {}, "no part above 0"),
         ({"tensor_split": "1,1"}, {"pipeline_parallel_size": 3}, "2 parts for 3"),
         ({"tensor_split": "1,1", "split_mode": "none"}, {}, "one device"),
-        ({"fit_target": 2048}, {}, "fit_target"),
+        ({"fit_target": "much"}, {}, "fit_target"),
+        ({"main_gpu": 1, "split_mode": "none"}, {}, "main_gpu 1 of 1 devices"),
+        ({"device": "CUDA0,CUDA0"}, {}, "device is 'CUDA0,CUDA0'"),
+        ({"device": "CUDA0,CUDA1", "tensor_split": "1,1,1"}, {}, "3 parts for 2"),
+        ({"override_tensor": "exps"}, {}, "override_tensor has 'exps'"),
+        ({"override_tensor": "exps=CUDA3"}, {}, "override_tensor has 'exps=CUDA3'"),
+        ({"override_tensor": "(=CPU"}, {}, "override_tensor has '(=CPU'"),
         ({"num_ctx": 1, "ctx_size": 1}, {}, "ollama"),
         ({}, {"tensor_parallel_size": 2}, "no tensor_parallel_size"),
         ({}, {"max_num_batched_tokens": 2}, "no max_num_batched_tokens"),

@@ -1,0 +1,158 @@
+"""From a deployment to what fit makes of it: a size, and layers by device, told in notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import msgspec
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.units import format_count, format_number_of
+from kvcalc.engines.llamacpp.contexts import Context
+from kvcalc.engines.llamacpp.fit import Fitted, fit
+from kvcalc.engines.llamacpp.settings import Settings
+from kvcalc.engines.llamacpp.shrink import fitted
+from kvcalc.engines.llamacpp.slots import trained
+
+__all__ = [
+    "Contexts",
+    "fit_context",
+    "fit_convention",
+    "fit_devices",
+    "fit_unsupported",
+    "placed",
+    "sized",
+    "told",
+    "why_not",
+]
+
+Contexts = Callable[[Deployment], list[Context]]
+"""From a deployment to its contexts."""
+
+
+def fit_context(
+    deployment: Deployment, settings: Settings, contexts: Callable[[Deployment], int]
+) -> int | None:
+    """Return the context that fit chooses for a given budget; None where it has none to choose.
+
+    Args:
+        deployment: as asked for.
+        settings: with the context in full.
+        contexts: bytes of all contexts of a deployment.
+
+    Raises:
+        UnsupportedError: several devices.
+    """
+    budget = deployment.kv_cache_memory_bytes
+    if budget is None or not settings.fits or settings.ctx_given:
+        return None
+    if len(settings.placing.shares) > 1:
+        raise UnsupportedError(
+            "kvcalc fits a context into a budget on one device",
+            hint="give ctx_size, or device_memory instead of the budget",
+        )
+    return fitted(
+        settings.cells, settings.fit_ctx, budget, lambda size: contexts(sized(deployment, size))
+    )
+
+
+def why_not(model: ModelSpec, deployment: Deployment, settings: Settings) -> str | None:
+    """Return why kvcalc cannot run fit here; None where it can."""
+    placing, draft = settings.placing, deployment.draft_model
+    if not placing.free:
+        return "the devices' free memory is not known (gpu, or device_memory in engine_args)"
+    if not model.weights:
+        return "the weights are not known; a GGUF file with tensors tells them"
+    if isinstance(draft, ModelSpec) and not draft.weights:
+        return "the draft's weights are not known; a GGUF file with tensors tells them"
+    if placing.n_gpu_layers == 0 and not placing.layers_given:
+        return "without a device it goes by the host's memory"
+    return None
+
+
+def fit_devices(
+    model: ModelSpec, deployment: Deployment, settings: Settings, contexts: Contexts
+) -> Fitted | None:
+    """Return what fit chooses by the devices' free memory; None where it cannot be run."""
+    if not settings.fits or deployment.kv_cache_memory_bytes is not None:
+        return None
+    if why_not(model, deployment, settings) is not None:
+        return None
+
+    @cache
+    def at(size: int) -> list[Context]:
+        given = settings.ctx_given and size == settings.cells.total
+        return contexts(deployment if given else sized(deployment, size))
+
+    cells = settings.cells
+    return fit(settings, at, trained(model) * (1 if cells.unified else cells.sequences))
+
+
+def placed(settings: Settings, found: Fitted) -> Settings:
+    """Return the settings with layers where fit puts them."""
+    filling = found.filling
+    if filling is None:
+        return settings
+    counts = tuple(load.layers for load in filling.loads)
+    shares = tuple(map(float, counts)) if len(counts) > 1 and any(counts) else None
+    placing = settings.placing
+    return settings._replace(
+        placing=placing._replace(shares=shares or placing.shares, n_gpu_layers=sum(counts))
+    )
+
+
+def told(found: Fitted, settings: Settings) -> Iterator[str]:
+    """Yield what fit chose, and what it could not."""
+    if found.size is not None:
+        yield f"fit cuts the context to {format_count(found.size)} tokens"
+    if found.failure is not None:
+        yield (
+            f"fit moves no layers: {found.failure}; llama-server starts all the same, and may fail"
+        )
+    elif found.filling is None:
+        yield "fit leaves the layers where they are: they fit, and the margin stays free"
+    else:
+        loads = [
+            f"{settings.placing.name(device)} {format_number_of(load.layers, 'layer')}"
+            + (f" ({load.part} in part)" if load.part else "")
+            for device, load in enumerate(found.filling.loads)
+        ]
+        yield f"fit moves layers off the devices, the output counted as one: {', '.join(loads)}"
+
+
+def fit_unsupported(
+    model: ModelSpec, deployment: Deployment, settings: Settings, found: Fitted | None
+) -> Iterator[str]:
+    """Yield what of fit is not modelled."""
+    if found is not None:
+        if not settings.compute:
+            yield (
+                "compute buffers in fit: they count as 0 B, so llama.cpp may choose a shorter"
+                " context or fewer layers (compute_mib tells them)"
+            )
+        return
+    if settings.fits:
+        budget = deployment.kv_cache_memory_bytes is not None
+        given = budget or settings.ctx_given
+        context = "" if given else "a context that was not given is the model's own maximum, and "
+        reason = "a budget tells no weights" if budget else why_not(model, deployment, settings)
+        yield (
+            f"fitting into memory (fit): {context}layers stay where n_gpu_layers puts them,"
+            f" whatever the free memory: {reason}"
+        )
+
+
+def fit_convention(found: Fitted | None) -> tuple[str, ...]:
+    """Return what fit takes for granted."""
+    if found is None:
+        return ()
+    return ("A card's memory counts as free, whatever its driver and others hold.",)
+
+
+def sized(deployment: Deployment, size: int) -> Deployment:
+    """Return a deployment with a context of so many tokens in all."""
+    args = {**deployment.engine_args, "ctx_size": size}
+    return msgspec.structs.replace(deployment, engine_args=args)
