@@ -45,4 +45,9 @@ def about() -> tuple[EngineSummary, ...]:
             follows="PyTorch 0.16 to 0.18; TurboMind",
             checked="the PyTorch engine's cache built; TurboMind read from source",
         ),
+        EngineSummary(
+            name="tgi",
+            follows="3.3 (db931fc, 2026-01-08), block caches",
+            checked="read from source; nothing run",
+        ),
     )
