@@ -21,10 +21,11 @@ ENGINES = {
     "transformers": "kvcalc.engines.transformers",
     "lmdeploy": "kvcalc.engines.lmdeploy",
     "tgi": "kvcalc.engines.tgi",
+    "mlc-llm": "kvcalc.engines.mlc_llm",
 }
 """Engine name -> the module that plans for it; imported when it is asked for."""
 
-NOT_YET = ("mlc-llm", "mlx-lm", "exllama", "vllm-tpu", "vllm-ascend")
+NOT_YET = ("mlx-lm", "exllama", "vllm-tpu", "vllm-ascend")
 """Engines that are refused by name: to come, and not approximated until then."""
 
 

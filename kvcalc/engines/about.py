@@ -50,4 +50,9 @@ def about() -> tuple[EngineSummary, ...]:
             follows="3.3 (db931fc, 2026-01-08), block caches",
             checked="read from source; nothing run",
         ),
+        EngineSummary(
+            name="mlc-llm",
+            follows="79d603f (2026-07-23)",
+            checked="read from source; two logged refusals, in part",
+        ),
     )
