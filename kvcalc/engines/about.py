@@ -53,6 +53,16 @@ def about() -> tuple[EngineSummary, ...]:
         EngineSummary(
             name="mlc-llm",
             follows="79d603f (2026-07-23)",
-            checked="read from source; two logged refusals, in part",
+            checked="read from source; nothing run",
+        ),
+        EngineSummary(
+            name="vllm-tpu",
+            follows="tpu-inference b8692ff (2026-08-22) on vLLM 0.33",
+            checked="pages and blocks read from source; the planner is vLLM's",
+        ),
+        EngineSummary(
+            name="vllm-ascend",
+            follows="vllm-ascend 182b75e (2026-08-22) on vLLM 0.27.1",
+            checked="pages and blocks read from source, one log; the planner is vLLM's",
         ),
     )
