@@ -63,6 +63,6 @@ def about() -> tuple[EngineSummary, ...]:
         EngineSummary(
             name="vllm-ascend",
             follows="vllm-ascend 182b75e (2026-08-22) on vLLM 0.27.1",
-            checked="pages and blocks read from source, one log; the planner is vLLM's",
+            checked="pages and blocks read from source, a page logged; the planner is vLLM's",
         ),
     )

@@ -154,9 +154,11 @@ def resolve(
     sequences = deployment.max_num_seqs
     if sequences is None:
         sequences = {"local": min(_LOCAL_SEQUENCES, most), "interactive": 1}.get(mode, most)
+    # Gemma 2 takes its chunk from the context that it has before that is cut to the window.
+    whole = model.max_position_embeddings if found.windows == "cut" else context
     chunk = counts["prefill_chunk_size"]
-    if chunk is None or (context is not None and chunk > context):
-        limits = (found.chunk, context, window)
+    if chunk is None or (whole is not None and chunk > whole):
+        limits = (found.chunk, whole, window)
         chunk = min(limit for limit in limits if limit is not None)
     recycled = counts["prefix_cache_max_num_recycling_seqs"]
     return Settings(

@@ -10,8 +10,11 @@ from kvcalc.engines.mlc_llm.settings import Settings
 
 __all__ = ["mode_note", "start_up_log"]
 
-_NOTE = "engine mode {}: prefill chunks of {} tokens, {} tokens in the cache"
-_READ = re.compile(r"engine mode (\w+): prefill chunks of (\d+) tokens, (\w+) tokens in the cache")
+_NOTE = "engine mode {}: prefill chunks of {} tokens, {} in the cache"
+_OPEN = "as many tokens as memory holds"
+_READ = re.compile(
+    rf"engine mode (\w+): prefill chunks of (\d+) tokens, (\d+ tokens|{_OPEN}) in the cache"
+)
 
 
 def mode_note(settings: Settings, total: int | None) -> str:
@@ -23,7 +26,7 @@ def mode_note(settings: Settings, total: int | None) -> str:
     if settings.mode != "server":
         limits = (chunk, total, settings.max_model_len)
         chunk = min(limit for limit in limits if limit is not None)
-    return _NOTE.format(settings.mode, chunk, "some" if total is None else total)
+    return _NOTE.format(settings.mode, chunk, _OPEN if total is None else f"{total} tokens")
 
 
 def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]:
@@ -34,8 +37,9 @@ def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]
         kv_cache_bytes: what is left for pages; None where the settings fix them.
     """
     told = next(found for note in plan.notes if (found := _READ.fullmatch(note)))
-    mode, chunk, total = told.groups()
-    if total == "some":
+    mode, chunk, said = told.groups()
+    total = said.removesuffix(" tokens")
+    if said == _OPEN:
         units, *_ = pool_units(plan, plan.rank, kv_cache_bytes)
         total = str(units * (plan.block_size or 1))
     decided = (

@@ -9,7 +9,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.units import format_count
+from kvcalc.core.units import format_count, format_number_of
 from kvcalc.engines.tgi.attention import attention_of
 from kvcalc.engines.tgi.models import Served, served
 
@@ -102,7 +102,8 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
             f"TGI's blocks have {attention.block} tokens with {attention.name}",
             hint="attention_backend decides; block_size cannot be chosen",
         )
-    notes.append(f"blocks of {attention.block} tokens: attention is {attention.name}")
+    tokens = format_number_of(attention.block, "token")
+    notes.append(f"blocks of {tokens}: attention is {attention.name}")
     prefill = deployment.max_num_batched_tokens or counts["max_batch_prefill_tokens"]
     return Settings(
         version=_version(deployment.engine_version),

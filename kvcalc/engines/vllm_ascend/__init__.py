@@ -99,7 +99,7 @@ def _convention(settings: Settings) -> tuple[str, ...]:
 
 _READ = (
     f"vllm-ascend's rules were read in its source ({_COMMIT}), not compared with a running server,"
-    " apart from one log"
+    " apart from one page that was logged"
 )
 _APART = (
     "quantised caches of a checkpoint (C8, sparse C8), the sparse KV offload, and the 2 MiB to"

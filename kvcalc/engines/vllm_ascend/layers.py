@@ -59,10 +59,10 @@ def describe(model: ModelSpec, settings: Settings, share: ModelSpec, notes: list
     block, padded = BLOCK, 0
     if kept and rows:
         block, padded = _covering(rows[0], kept, settings, size, notes)
-    elif settings.block_size not in (None, BLOCK):
-        notes.append(
-            f"blocks of {settings.block_size} tokens become {BLOCK}, which Ascend's kernels read"
-        )
+    else:
+        asked = settings.block_size or BLOCK
+        become = "" if asked == BLOCK else f", not of {asked}"
+        notes.append(f"blocks of {BLOCK} tokens{become}: Ascend's kernels read those")
     placed = []
     for cache, layers in caches.items():
         if cache in kept:
@@ -107,6 +107,11 @@ def _covering(
         raise UnsupportedError(
             f"how vllm-ascend keeps {first.kind} layers beside states is not modelled",
             hint="use --engine none for this model",
+        )
+    if settings.state_mode == "all":
+        raise UnsupportedError(
+            "how vllm-ascend keeps a state at every block is not modelled",
+            hint="leave prefix caching off for this model",
         )
     k_token = first.num_kv_heads * first.head_dim * size
     # Room for tokens being proposed is in the convolution's window.

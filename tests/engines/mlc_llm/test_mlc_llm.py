@@ -175,6 +175,12 @@ def test_gemma_2_is_cut_to_its_window() -> None:
 
     assert found.max_model_len == 4096
     assert found.capacity().kv_cache_tokens == 4096
+    # Chunks are sized by the context before it is cut; at run time by the shortest of all.
+    (line,) = start_up_log(found, None)
+    assert line.endswith("prefill chunk size is 4096.")
+    server = _plan("gemma-2-2b-jpn", mode="server")
+    (line,) = start_up_log(server, 10 * 2**30)
+    assert line.endswith("prefill chunk size is 8192.")
 
 
 def test_states_have_slots_beside_the_pages() -> None:

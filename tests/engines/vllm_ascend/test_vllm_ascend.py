@@ -42,7 +42,7 @@ def test_blocks_have_128_tokens_whatever_is_asked() -> None:
     found = _plan("llama-3.1-8b", block_size=16)
 
     assert (found.block_size, found.block_bytes) == (128, 128 * 131_072)
-    assert any("16 tokens become 128" in note for note in found.notes)
+    assert any("128 tokens, not of 16" in note for note in found.notes)
     assert _plan("llama-3.1-8b").block_bytes == 128 * 131_072
 
 
@@ -62,8 +62,8 @@ def test_indexer_keys_are_kept_in_the_cache_dtype() -> None:
 def test_a_log_of_qwen_3_5_on_8_npus() -> None:
     """Case vllm-v1-221: blocks of 512, K 512 B a token, a state of 262,144 B, page 536,576 B.
 
-    Its convolution page of 12,288 B is that of 3 + 3 rows of 1,024 channels: three tokens are
-    proposed. 512 x 2 x 512 + 12,288 = 536,576.
+    The case does not say that tokens were proposed: three are inferred from its convolution page of
+    12,288 B, 3 + 3 rows of 1,024 channels. The block and 512 x 2 x 512 + 12,288 = 536,576 follow.
     """
     found = _plan(
         "qwen3.5-35b-a3b",
@@ -103,6 +103,18 @@ def test_a_state_that_k_rows_do_not_fill_is_refused() -> None:
     )
     with pytest.raises(UnsupportedError, match="256 tokens have 65,536 B"):
         plan(model, Deployment(engine="vllm-ascend"))
+
+
+def test_cached_prefixes_keep_two_states() -> None:
+    """patch_mamba_config.py: blocks of states are the attention's where prefixes are cached."""
+    off = _plan("qwen3.5-27b")
+    on = _plan("qwen3.5-27b", enable_prefix_caching=True)
+
+    for found, block, slots in ((off, 262_144, 1), (on, 1536, 2)):
+        group = found.rank.pools[0].groups[0]
+        assert (group.block_size, group.rule.held(5)) == (block, slots)
+    with pytest.raises(UnsupportedError, match="state at every block"):
+        _plan("nemotron-3-nano-30b-a3b", enable_prefix_caching=True)
 
 
 def test_the_log_has_the_plugins_line_of_memory() -> None:
