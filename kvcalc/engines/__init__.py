@@ -21,10 +21,14 @@ ENGINES = {
     "tensorrt-llm": "kvcalc.engines.tensorrt_llm",
     "transformers": "kvcalc.engines.transformers",
     "lmdeploy": "kvcalc.engines.lmdeploy",
+    "tgi": "kvcalc.engines.tgi",
+    "mlc-llm": "kvcalc.engines.mlc_llm",
+    "vllm-tpu": "kvcalc.engines.vllm_tpu",
+    "vllm-ascend": "kvcalc.engines.vllm_ascend",
 }
 """Engine name -> the module that plans for it; imported when it is asked for."""
 
-NOT_YET = ("tgi", "mlc-llm", "mlx-lm", "exllama", "vllm-tpu", "vllm-ascend")
+NOT_YET = ("mlx-lm", "exllama")
 """Engines that are refused by name: to come, and not approximated until then."""
 
 

@@ -45,4 +45,24 @@ def about() -> tuple[EngineSummary, ...]:
             follows="PyTorch 0.16 to 0.18; TurboMind",
             checked="the PyTorch engine's cache built; TurboMind read from source",
         ),
+        EngineSummary(
+            name="tgi",
+            follows="3.3 (db931fc, 2026-01-08), block caches",
+            checked="read from source; nothing run",
+        ),
+        EngineSummary(
+            name="mlc-llm",
+            follows="79d603f (2026-07-23)",
+            checked="read from source; nothing run",
+        ),
+        EngineSummary(
+            name="vllm-tpu",
+            follows="tpu-inference b8692ff (2026-08-22) on vLLM 0.33",
+            checked="pages and blocks read from source; the planner is vLLM's",
+        ),
+        EngineSummary(
+            name="vllm-ascend",
+            follows="vllm-ascend 182b75e (2026-08-22) on vLLM 0.27.1",
+            checked="pages and blocks read from source, a page logged; the planner is vLLM's",
+        ),
     )

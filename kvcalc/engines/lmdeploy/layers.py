@@ -13,11 +13,11 @@ from kvcalc.core.attention import (
 )
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.kind import divide, split_heads
+from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
+from kvcalc.engines.every_token import Span, spans_of
 
 __all__ = ["Shape", "shape_of", "split"]
-
-_Attention = FullAttention | SlidingWindow | ChunkedAttention
 
 
 class Shape(NamedTuple):
@@ -28,7 +28,7 @@ class Shape(NamedTuple):
         latent: MLA layers.
         index_width: elements of a sparse indexer's key; 0 where there is none.
         index_layers: layers that keep such a key.
-        spans: (layers, most tokens that are read or None, they are chunks).
+        spans: the block layers by how many tokens they read.
     """
 
     heads: int
@@ -37,7 +37,7 @@ class Shape(NamedTuple):
     latent: bool
     index_width: int
     index_layers: int
-    spans: tuple[tuple[int, int | None, bool], ...]
+    spans: tuple[Span, ...]
 
     @property
     def layers(self) -> int:
@@ -68,18 +68,16 @@ def shape_of(model: ModelSpec) -> Shape:
         UnsupportedError: kinds of layers that are not modelled, or layers of different shapes.
     """
     shapes: set[tuple[int, int, int, bool]] = set()
-    spans: dict[tuple[int | None, bool], int] = {}
+    kept: list[tuple[int, Cache]] = []
     width = indexed = 0
     for count, cache in model.caches():
         match cache:
             case Mla():
                 shapes.add((1, cache.kv_lora_rank + cache.qk_rope_head_dim, 0, True))
-                key: tuple[int | None, bool] = (None, False)
             case FullAttention() | SlidingWindow() | ChunkedAttention():
                 if cache.v_head_dim not in (None, cache.head_dim):
                     raise _unlike(model, "V as wide as K")
                 shapes.add((cache.num_kv_heads, cache.head_dim, cache.head_dim, False))
-                key = _span(cache)
             case Indexer(compress_ratio=1):
                 width, indexed = cache.index_head_dim, indexed + count
                 continue
@@ -90,7 +88,7 @@ def shape_of(model: ModelSpec) -> Shape:
                     f"how LMDeploy keeps {cache.kind} caches is not modelled",
                     hint="use --engine none to see what the layers are",
                 )
-        spans[key] = spans.get(key, 0) + count
+        kept.append((count, cache))
     if len(shapes) != 1:
         raise _unlike(model, "one shape for all layers")
     ((heads, k, v, latent),) = shapes
@@ -101,17 +99,8 @@ def shape_of(model: ModelSpec) -> Shape:
         latent=latent,
         index_width=width,
         index_layers=indexed,
-        spans=tuple((count, limit, chunk) for (limit, chunk), count in spans.items()),
+        spans=spans_of(kept),
     )
-
-
-def _span(cache: _Attention) -> tuple[int | None, bool]:
-    match cache:
-        case SlidingWindow():
-            return cache.sliding_window, False
-        case ChunkedAttention():
-            return cache.attention_chunk_size, True
-    return None, False
 
 
 def _unlike(model: ModelSpec, wanted: str) -> UnsupportedError:

@@ -13,7 +13,7 @@ from kvcalc.core.plan import Group, Pool, Rank
 from kvcalc.core.recurrent import GatedDeltaNet
 from kvcalc.core.rules import Slots
 from kvcalc.core.units import cdiv, format_count
-from kvcalc.engines.lmdeploy.blocks import block_group
+from kvcalc.engines.every_token import kept_group
 from kvcalc.engines.lmdeploy.layers import Shape, shape_of, split
 from kvcalc.engines.lmdeploy.packing import Tensor, tensors_of
 from kvcalc.engines.lmdeploy.settings import Settings
@@ -65,7 +65,7 @@ def rank_of(model: ModelSpec, settings: Settings, notes: list[str]) -> tuple[Ran
     tensors = _tensors(shape, settings, model.dtype)
     kernel = _kernel_block(block, settings)
     page = block // kernel * sum(_aligned(t.token_bytes * kernel) for t in tensors)
-    group = block_group(shape, tensors, block, page)
+    group = kept_group(shape.spans, {t.role: t.token_bytes for t in tensors}, block, page)
     state = _state_pool(share, settings)
     blocks = settings.num_gpu_blocks
     if blocks is None and settings.free_memory is not None:

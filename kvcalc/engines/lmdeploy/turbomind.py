@@ -9,7 +9,7 @@ from __future__ import annotations
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import Pool, Rank
-from kvcalc.engines.lmdeploy.blocks import block_group
+from kvcalc.engines.every_token import kept_group
 from kvcalc.engines.lmdeploy.layers import Shape, shape_of, split
 from kvcalc.engines.lmdeploy.packing import tensors_of
 from kvcalc.engines.lmdeploy.settings import Settings
@@ -49,7 +49,8 @@ def turbomind_rank(model: ModelSpec, settings: Settings) -> tuple[Rank, Shape]:
     if shape.latent:
         tensors = tuple(t for t in tensors if t.role in ("k", "k_scale"))
     page = settings.block * sum(t.token_bytes for t in tensors)
-    group = block_group(shape, tensors, settings.block, page)
+    payload = {t.role: t.token_bytes for t in tensors}
+    group = kept_group(shape.spans, payload, settings.block, page)
     blocks = settings.num_gpu_blocks
     if blocks is None and settings.free_memory is not None:
         blocks = int(settings.free_memory * settings.entry_count) // group.unit_bytes

@@ -1,30 +1,17 @@
 """Engine `vllm`: what vLLM allocates and holds, to the last block, by release.
 
-A plan is made in the order in which vLLM makes it: settings and their defaults (`settings`), a spec
-for every layer's cache and the block size (`layers`), groups (`grouping`), pools (`assemble`).
+A plan is made in the order in which vLLM makes it (`planning`); what a platform decides in it is
+told apart (`platform`), so that vLLM's plugins plan by the same rules.
 """
 
 from __future__ import annotations
 
-from math import lcm
-
-import msgspec
-
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import UnsupportedError
-from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.engines.vllm.assemble import ranks_of
-from kvcalc.engines.vllm.attention import packed_dtype
-from kvcalc.engines.vllm.checks import check_context_parallel, check_split
-from kvcalc.engines.vllm.grouping import Grouping, group_layers
-from kvcalc.engines.vllm.layers import Layers, describe
-from kvcalc.engines.vllm.notes import convention, explain
-from kvcalc.engines.vllm.release_notes import not_modelled, notes_of_release, release_convention
-from kvcalc.engines.vllm.settings import Settings, resolve
+from kvcalc.engines.vllm.planning import plan_on
+from kvcalc.engines.vllm.platform import CUDA
 from kvcalc.engines.vllm.start_up import start_up_log
-from kvcalc.engines.vllm.version import LAST_V0, NEWEST
 
 __all__ = ["plan", "start_up_log"]
 
@@ -36,96 +23,4 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         UnsupportedError: what vLLM refuses for this model and card, or kvcalc does not model.
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
-    notes = [
-        f"{line}: vLLM refuses that unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set"
-        for line in beyond(model, deployment.max_model_len)
-    ]
-    model, settings = resolve(model, deployment, notes)
-    if settings.release.line <= LAST_V0:
-        from kvcalc.engines.vllm.v0 import plan_v0, starts_v0
-
-        if starts_v0(model, deployment, settings):
-            return plan_v0(model, settings, deployment, notes)
-    check_split(model, settings)
-    layered = _with_drafts(model, settings)
-    share = layered.on_rank(settings.tp)
-    layers = describe(model, settings, share, notes)
-    check_context_parallel(model, layers, settings)
-    grouping = group_layers(
-        layers.placed,
-        packed=layers.packed,
-        hybrid_manager=settings.hybrid_manager,
-        rules=settings.rules,
-    )
-    if not grouping.groups:
-        raise UnsupportedError(
-            f"vLLM keeps no KV cache for {model.name}: it is an encoder",
-            hint="use --engine none to see what its layers are",
-        )
-    ranks = ranks_of(grouping, model.num_hidden_layers, settings)
-    if settings.pp == 1:
-        ranks = (msgspec.structs.replace(ranks[0], share=share),)
-    notes.extend(explain(model, layers, grouping, ranks, settings))
-    notes.extend(notes_of_release(model, grouping, settings))
-    return CachePlan(
-        engine="vllm",
-        engine_version=str(settings.release),
-        model=model.name,
-        kv_cache_dtype=packed_dtype(layers.kv_dtype, model.dtype).name,
-        block_size=_block_size(grouping),
-        ranks=ranks,
-        split="one_pool",
-        max_model_len=settings.max_model_len,
-        reuse_tokens=_reuse(grouping, layers, settings) if settings.prefix_caching else None,
-        report=settings.rules.report,
-        # Pages side by side once counted by their width: get_max_concurrency_for_kv_cache_config.
-        weighs_groups=grouping.packed and settings.rules.pads_windows,
-        check=settings.rules.check,
-        check_spares_reserved=settings.rules.spares_null_block,
-        check_fixed_units=settings.rules.override_in_check,
-        notes=tuple(notes),
-        unsupported=not_modelled(layers, grouping, settings),
-        convention=(*convention(settings), *release_convention(settings)),
-        source=f"vLLM {settings.release}: v1/kv_cache_interface.py, v1/core/{_planning(settings)}",
-    )
-
-
-def _planning(settings: Settings) -> str:
-    """Return the file of v1/core that plans."""
-    newest = settings.release.line >= NEWEST.line
-    return "kv_cache_planning.py" if newest else "kv_cache_utils.py"
-
-
-def _with_drafts(model: ModelSpec, settings: Settings) -> ModelSpec:
-    """Return the model with the layers that propose tokens behind its own."""
-    if settings.speculation is None or not settings.speculation.layers:
-        return model
-    layers = (*model.layers, *settings.speculation.layers)
-    return msgspec.structs.replace(
-        model, layers=layers, num_hidden_layers=sum(run.count for run in layers)
-    )
-
-
-def _block_size(grouping: Grouping) -> int:
-    """Tokens a block of the layers that grow, else of the first group."""
-    specs = [members[0].spec for members in grouping.groups]
-    for kinds in (("full", "mla"), ("window", "window_mla", "chunk")):
-        for spec in specs:
-            if spec.kind in kinds:
-                return spec.block
-    return specs[0].block
-
-
-def _reuse(grouping: Grouping, layers: Layers, settings: Settings) -> int:
-    """Tokens in whole multiples of which a shared prefix is reused.
-
-    vLLM 0.33 v1/core/kv_cache_utils.py, resolve_kv_cache_block_sizes: the scheduler's block.
-    """
-    if len(grouping.groups) == 1:
-        return layers.block_size * settings.dcp
-    return lcm(
-        *(
-            spec.block * (1 if spec.kind == "state" else settings.dcp)
-            for spec in (members[0].spec for members in grouping.groups)
-        )
-    )
+    return plan_on(CUDA, model, deployment)

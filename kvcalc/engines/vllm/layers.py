@@ -26,7 +26,7 @@ from kvcalc.engines.vllm.settings import Settings
 from kvcalc.engines.vllm.specs import Placed
 from kvcalc.engines.vllm.states import checkpoint_alignment, state_of
 
-__all__ = ["Layers", "Placed", "describe"]
+__all__ = ["Layers", "Placed", "describe", "layers_of"]
 
 _CHUNK = 2048
 """Tokens that a Mamba layer computes at once where its config does not say."""
@@ -65,7 +65,7 @@ def describe(model: ModelSpec, settings: Settings, share: ModelSpec, notes: list
     Raises:
         UnsupportedError: no backend, block size or state fits.
     """
-    caches = _layers_of(share)
+    caches = layers_of(share)
     attention = [c for c in caches if c.rows()]
     states = [c for c in caches if c.states() and not c.rows()]
     if any(isinstance(c, CompressedAttention) for c in attention):
@@ -147,7 +147,7 @@ def deepseek_v4_layers(caches: dict[Cache, list[int]], settings: Settings) -> La
     )
 
 
-def _layers_of(share: ModelSpec) -> dict[Cache, list[int]]:
+def layers_of(share: ModelSpec) -> dict[Cache, list[int]]:
     """Return each distinct cache and the layers that keep it (one that keeps it twice, twice)."""
     found: dict[Cache, list[int]] = {}
     first = 0

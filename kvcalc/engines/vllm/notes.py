@@ -66,7 +66,7 @@ def _block(layers: Layers, settings: Settings) -> Iterator[str]:
             f" of one layer ({format_count(pages[0].page)} B) covers one state"
             f" ({format_count(state)} B){step}"
         )
-    elif block != start and settings.block_size is None:
+    elif block != start and settings.block_size is None and layers.backends:
         yield f"blocks of {block} tokens: no smaller ones suit {' and '.join(layers.backends)}"
 
 

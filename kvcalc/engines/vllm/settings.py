@@ -132,7 +132,7 @@ class Settings(NamedTuple):
 
 
 def resolve(
-    model: ModelSpec, deployment: Deployment, notes: list[str]
+    model: ModelSpec, deployment: Deployment, notes: list[str], card: Card | None = None
 ) -> tuple[ModelSpec, Settings]:
     """Return the model in the dtype that vLLM runs it in, and the settings.
 
@@ -140,6 +140,7 @@ def resolve(
         model: as published.
         deployment: as asked for.
         notes: a line is added for what was assumed or changed.
+        card: what stands in for the card of the deployment, on other platforms than CUDA.
 
     Raises:
         UnsupportedError: a setting that vLLM has not, or refuses for this model or card.
@@ -155,7 +156,7 @@ def resolve(
     apart = told_apart(wanted)
     if apart is not None:
         notes.append(apart)
-    card = _card(deployment, notes)
+    card = card or _card(deployment, notes)
     model = in_dtype(model, deployment.dtype, card, notes)
     kv_dtype = kv_word(model, deployment.kv_cache_dtype, card, wanted)
     speculation = speculation_of(model, deployment)

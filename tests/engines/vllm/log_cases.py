@@ -176,7 +176,7 @@ LISTED = {
     "vllm-v1-017": "a table by hand: memory and tokens agree (1,780 blocks of 16), and 1,780 x 16 /"
     " 4,096 is 6.953, where the table has 6.94",
     "vllm-v1-050": "an Apple card, whose port of vLLM has settings of its own that are not told",
-    "vllm-v1-221": "an Ascend card: its port keeps states and rows by rules of its own",
+    "vllm-v1-221": "an Ascend card: engine vllm-ascend reproduces its page",
     "vllm-acct-202": "tells where memory went and names no model",
     "vllm-acct-203": "tells where memory went and names no model",
 }

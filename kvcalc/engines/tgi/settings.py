@@ -1,0 +1,192 @@
+"""A deployment as text-generation-inference resolves it, every default put in."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.explain import beyond
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.units import format_count, format_number_of
+from kvcalc.engines.tgi.attention import attention_of
+from kvcalc.engines.tgi.models import Served, served
+
+__all__ = ["Settings", "resolve"]
+
+_KNOWN = {
+    "engine",
+    "engine_version",
+    "gpu",
+    "dtype",
+    "tensor_parallel_size",
+    "kv_cache_dtype",
+    "block_size",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enable_prefix_caching",
+    "attention_backend",
+    "engine_args",
+}
+_COUNTS = ("free_memory", "total_memory", "max_input_tokens", "max_batch_prefill_tokens")
+_SHARES = {"wiggle_room": 0.9, "cuda_memory_fraction": 1.0}
+"""TGI_WIGGLE_ROOM and CUDA_MEMORY_FRACTION, with their defaults (globals.py, utils/dist.py)."""
+_FP8 = {"fp8_e4m3": "fp8_e4m3fn", "fp8_e5m2": "fp8_e5m2"}
+_FP8_ATTENTION = ("flashinfer", "paged")
+_HALVES = ("float16", "bfloat16")
+_LENGTH_ELSE = 8192
+_VERSION = re.compile(r"v?(3)\.(3)(?:\.(\d+))?(?:-dev\d*)?", re.ASCII)
+_NEWEST = "3.3.6"
+
+
+class Settings(NamedTuple):
+    """What the rules read.
+
+    Attributes:
+        version: of text-generation-inference.
+        served: how it serves the model.
+        attention: its kernels; `block`: tokens a block of theirs.
+        kv_dtype: of K and V.
+        max_model_len: max_total_tokens; `length_given`: it was asked for.
+        max_batch_size: requests at once; None for no limit.
+        max_input_tokens, max_prefill_tokens: the warm-up batch.
+        free_memory, total_memory: bytes after the warm-up and of the whole card, where told.
+        wiggle_room, memory_fraction: shares of the card that may be used.
+    """
+
+    version: str
+    served: Served
+    tp: int
+    attention: str
+    block: int
+    kv_dtype: str
+    prefix_caching: bool
+    max_model_len: int
+    length_given: bool
+    max_batch_size: int | None
+    max_input_tokens: int | None
+    max_prefill_tokens: int | None
+    free_memory: int | None
+    total_memory: int | None
+    wiggle_room: float
+    memory_fraction: float
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element: fp8 has no scales beside it but one number a layer."""
+        return 1 if self.kv_dtype in _FP8 else 2
+
+
+def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Settings:
+    """Return the settings; a line is added to `notes` for what was assumed.
+
+    Raises:
+        UnsupportedError: a setting that TGI has not, or that kvcalc does not model.
+        InvalidValueError, UnknownNameError: a setting that makes no sense.
+    """
+    deployment.refuse_others(_KNOWN, "TGI", "leave it out; its own go into engine_args")
+    given = {k: v for k, v in deployment.engine_args.items() if v is not None}
+    for name in given:
+        if name == "speculate":
+            raise UnsupportedError("TGI's speculation is not modelled", hint="leave it out")
+        if name not in _COUNTS and name not in _SHARES:
+            raise UnknownNameError("setting of TGI", name, (*_COUNTS, *_SHARES))
+    counts = {name: _count(given.get(name), name) for name in _COUNTS}
+    shares = {name: _share(given.get(name, low), name) for name, low in _SHARES.items()}
+    found = served(model)
+    attention = attention_of(model, deployment, found, notes)
+    if deployment.block_size not in (None, attention.block):
+        raise UnsupportedError(
+            f"TGI's blocks have {attention.block} tokens with {attention.name}",
+            hint="attention_backend decides; block_size cannot be chosen",
+        )
+    tokens = format_number_of(attention.block, "token")
+    notes.append(f"blocks of {tokens}: attention is {attention.name}")
+    prefill = deployment.max_num_batched_tokens or counts["max_batch_prefill_tokens"]
+    return Settings(
+        version=_version(deployment.engine_version),
+        served=found,
+        tp=deployment.tensor_parallel_size,
+        attention=attention.name,
+        block=attention.block,
+        kv_dtype=_kv_dtype(model, deployment, found, attention.name, notes),
+        prefix_caching=attention.prefix_caching,
+        max_model_len=_length(model, deployment, notes),
+        length_given=deployment.max_model_len is not None,
+        max_batch_size=deployment.max_num_seqs,
+        max_input_tokens=counts["max_input_tokens"],
+        max_prefill_tokens=prefill,
+        free_memory=counts["free_memory"],
+        total_memory=counts["total_memory"],
+        wiggle_room=shares["wiggle_room"],
+        memory_fraction=shares["cuda_memory_fraction"],
+    )
+
+
+def _count(value: object, name: str) -> int | None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise InvalidValueError(f"{name} is {value!r:.60}, not a whole number from 1")
+    return value
+
+
+def _share(value: object, name: str) -> float:
+    most = 1.0 if name == "cuda_memory_fraction" else 0.999_999
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
+        raise InvalidValueError(f"{name} is {value!r:.60}, not a share of the card")
+    return float(value)
+
+
+def _length(model: ModelSpec, deployment: Deployment, notes: list[str]) -> int:
+    notes.extend(beyond(model, deployment.max_model_len))
+    length = deployment.max_model_len or model.max_position_embeddings
+    if length is None:
+        length = _LENGTH_ELSE
+        notes.append(f"the model names no maximum: {format_count(length)} tokens are taken")
+    return length
+
+
+def _kv_dtype(
+    model: ModelSpec, deployment: Deployment, found: Served, attention: str, notes: list[str]
+) -> str:
+    """Return the cache's dtype (models/__init__.py, get_model; layers/attention/kv_cache.py).
+
+    TGI runs float16, or bfloat16 for some families, whatever the config says.
+    """
+    run = found.dtype if deployment.dtype == "auto" else deployment.dtype
+    if run not in _HALVES:
+        raise UnsupportedError(f"TGI runs no {run} model", hint=f"dtype: {' or '.join(_HALVES)}")
+    if run != model.dtype:
+        notes.append(f"the model is run in {run}, whatever its config says ({model.dtype})")
+    asked = deployment.kv_cache_dtype
+    if asked == "auto":
+        if model.kv_cache_dtype is not None:
+            raise UnsupportedError(
+                "whether TGI follows the checkpoint's own KV cache dtype depends on its format",
+                hint=f"say it: kv_cache_dtype {model.kv_cache_dtype} or {run}",
+            )
+        return run
+    name = model.resolve(asked).name
+    if name == run:
+        return run
+    if name not in _FP8 or not found.fp8:
+        raise UnsupportedError(
+            f"TGI keeps no {name} cache for this model",
+            hint=f"most models can have {', '.join(_FP8.values())} or {run}",
+        )
+    if attention not in _FP8_ATTENTION:
+        raise UnsupportedError(
+            f"TGI has no fp8 cache with {attention}", hint="attention_backend: paged or flashinfer"
+        )
+    return name
+
+
+def _version(text: str | None) -> str:
+    if text is None:
+        return _NEWEST
+    if _VERSION.fullmatch(text.strip().lower()) is None:
+        raise UnsupportedError(
+            f"the rules of TGI {text.strip():.40} were not read", hint=f"3.3 is, as {_NEWEST}"
+        )
+    return text.strip()

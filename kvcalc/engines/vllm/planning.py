@@ -1,0 +1,125 @@
+"""How vLLM plans, whatever the platform: settings, specs, groups, pools.
+
+Settings and their defaults (`settings`), a spec for every layer's cache and the block size (what
+the platform describes), groups (`grouping`), pools (`assemble`).
+"""
+
+from __future__ import annotations
+
+from math import lcm
+
+import msgspec
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.explain import beyond
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.engines.vllm.assemble import ranks_of
+from kvcalc.engines.vllm.attention import packed_dtype
+from kvcalc.engines.vllm.checks import check_context_parallel
+from kvcalc.engines.vllm.grouping import Grouping, group_layers
+from kvcalc.engines.vllm.layers import Layers
+from kvcalc.engines.vllm.notes import explain
+from kvcalc.engines.vllm.platform import Platform
+from kvcalc.engines.vllm.release_notes import notes_of_release
+from kvcalc.engines.vllm.settings import Settings, resolve
+from kvcalc.engines.vllm.version import LAST_V0
+
+__all__ = ["plan_on"]
+
+
+def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> CachePlan:
+    """Return the plan that vLLM makes on a platform.
+
+    Raises:
+        UnsupportedError: what vLLM refuses for this model and card, or kvcalc does not model.
+        InvalidValueError, UnknownNameError: a setting that makes no sense.
+    """
+    notes = [
+        f"{line}: vLLM refuses that unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set"
+        for line in beyond(model, deployment.max_model_len)
+    ]
+    model, settings = resolve(model, deployment, notes, platform.card)
+    if settings.release.line <= LAST_V0 and platform.card is None:
+        from kvcalc.engines.vllm.v0 import plan_v0, starts_v0
+
+        if starts_v0(model, deployment, settings):
+            return plan_v0(model, settings, deployment, notes)
+    platform.check(model, settings)
+    layered = _with_drafts(model, settings)
+    share = layered.on_rank(settings.tp)
+    layers = platform.describe(model, settings, share, notes)
+    check_context_parallel(model, layers, settings)
+    grouping = group_layers(
+        layers.placed,
+        packed=layers.packed,
+        hybrid_manager=settings.hybrid_manager,
+        rules=settings.rules,
+    )
+    if not grouping.groups:
+        raise UnsupportedError(
+            f"vLLM keeps no KV cache for {model.name}: it is an encoder",
+            hint="use --engine none to see what its layers are",
+        )
+    ranks = ranks_of(grouping, model.num_hidden_layers, settings)
+    if settings.pp == 1:
+        ranks = (msgspec.structs.replace(ranks[0], share=share),)
+    notes.extend(explain(model, layers, grouping, ranks, settings))
+    notes.extend(notes_of_release(model, grouping, settings))
+    return CachePlan(
+        engine=platform.engine,
+        engine_version=platform.version or str(settings.release),
+        model=model.name,
+        kv_cache_dtype=packed_dtype(layers.kv_dtype, model.dtype).name,
+        block_size=_block_size(grouping),
+        ranks=ranks,
+        split="one_pool",
+        max_model_len=settings.max_model_len,
+        reuse_tokens=_reuse(grouping, layers, settings) if settings.prefix_caching else None,
+        report=settings.rules.report,
+        # Pages side by side once counted by their width: get_max_concurrency_for_kv_cache_config.
+        weighs_groups=grouping.packed and settings.rules.pads_windows,
+        check=settings.rules.check,
+        check_spares_reserved=settings.rules.spares_null_block,
+        check_fixed_units=settings.rules.override_in_check,
+        notes=tuple(notes),
+        unsupported=platform.unsupported(layers, grouping, settings),
+        convention=platform.convention(settings),
+        source=platform.source(settings),
+    )
+
+
+def _with_drafts(model: ModelSpec, settings: Settings) -> ModelSpec:
+    """Return the model with the layers that propose tokens behind its own."""
+    if settings.speculation is None or not settings.speculation.layers:
+        return model
+    layers = (*model.layers, *settings.speculation.layers)
+    return msgspec.structs.replace(
+        model, layers=layers, num_hidden_layers=sum(run.count for run in layers)
+    )
+
+
+def _block_size(grouping: Grouping) -> int:
+    """Tokens a block of the layers that grow, else of the first group."""
+    specs = [members[0].spec for members in grouping.groups]
+    for kinds in (("full", "mla"), ("window", "window_mla", "chunk")):
+        for spec in specs:
+            if spec.kind in kinds:
+                return spec.block
+    return specs[0].block
+
+
+def _reuse(grouping: Grouping, layers: Layers, settings: Settings) -> int:
+    """Tokens in whole multiples of which a shared prefix is reused.
+
+    vLLM 0.33 v1/core/kv_cache_utils.py, resolve_kv_cache_block_sizes: the scheduler's block.
+    """
+    if len(grouping.groups) == 1:
+        return layers.block_size * settings.dcp
+    return lcm(
+        *(
+            spec.block * (1 if spec.kind == "state" else settings.dcp)
+            for spec in (members[0].spec for members in grouping.groups)
+        )
+    )
