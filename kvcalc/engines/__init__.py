@@ -20,10 +20,11 @@ ENGINES = {
     "tensorrt-llm": "kvcalc.engines.tensorrt_llm",
     "transformers": "kvcalc.engines.transformers",
     "lmdeploy": "kvcalc.engines.lmdeploy",
+    "mlx-lm": "kvcalc.engines.mlx_lm",
 }
 """Engine name -> the module that plans for it; imported when it is asked for."""
 
-NOT_YET = ("tgi", "mlc-llm", "mlx-lm", "exllama", "vllm-tpu", "vllm-ascend")
+NOT_YET = ("tgi", "mlc-llm", "exllama", "vllm-tpu", "vllm-ascend")
 """Engines that are refused by name: to come, and not approximated until then."""
 
 

@@ -45,4 +45,9 @@ def about() -> tuple[EngineSummary, ...]:
             follows="PyTorch 0.16 to 0.18; TurboMind",
             checked="the PyTorch engine's cache built; TurboMind read from source",
         ),
+        EngineSummary(
+            name="mlx-lm",
+            follows="0.32",
+            checked="models built in full size by the library itself, their caches' nbytes",
+        ),
     )

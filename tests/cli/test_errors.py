@@ -39,7 +39,7 @@ REFUSED = [
     (["compare", "--gpu", "h100-81gb"], "--gpu: unknown GPU", "h100-80gb"),
     (["compare", "--engine", "foo"], "unknown engine 'foo'", "none"),
     (
-        ["compare", "--engine", "mlx-lm"],
+        ["compare", "--engine", "mlc-llm"],
         "--engine: this version of kvcalc does not model",
         "none",
     ),
