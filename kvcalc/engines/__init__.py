@@ -21,10 +21,12 @@ ENGINES = {
     "transformers": "kvcalc.engines.transformers",
     "lmdeploy": "kvcalc.engines.lmdeploy",
     "mlx-lm": "kvcalc.engines.mlx_lm",
+    "exllamav3": "kvcalc.engines.exllama.v3",
+    "exllamav2": "kvcalc.engines.exllama.v2",
 }
 """Engine name -> the module that plans for it; imported when it is asked for."""
 
-NOT_YET = ("tgi", "mlc-llm", "exllama", "vllm-tpu", "vllm-ascend")
+NOT_YET = ("tgi", "mlc-llm", "vllm-tpu", "vllm-ascend")
 """Engines that are refused by name: to come, and not approximated until then."""
 
 

@@ -50,4 +50,14 @@ def about() -> tuple[EngineSummary, ...]:
             follows="0.32",
             checked="models built in full size by the library itself, their caches' nbytes",
         ),
+        EngineSummary(
+            name="exllamav3",
+            follows="1.0 to 1.4",
+            checked="read from source",
+        ),
+        EngineSummary(
+            name="exllamav2",
+            follows="0.2, 0.3",
+            checked="read from source; one report's figures",
+        ),
     )
