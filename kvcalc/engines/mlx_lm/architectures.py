@@ -64,10 +64,10 @@ _CLASSES = {
         " Qwen2MoeForCausalLM Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration"
         " Qwen3ForCausalLM Qwen3MoeForCausalLM Qwen3VLForConditionalGeneration"
         " Qwen3VLMoeForConditionalGeneration SeedOssForCausalLM SmolLM3ForCausalLM"
-        " StableLMEpochForCausalLM StableLmForCausalLM Starcoder2ForCausalLM"
+        " Starcoder2ForCausalLM"
         " LlavaForConditionalGeneration Mistral3ForConditionalGeneration"
     ),
-    _DENSE: "Gemma2ForCausalLM Phi3SmallForCausalLM",
+    _DENSE: "Gemma2ForCausalLM Phi3SmallForCausalLM StableLmForCausalLM StableLMEpochForCausalLM",
     _EXPANDS: "DeepseekV2ForCausalLM",
     _OWN: (
         "DeciLMForCausalLM FalconMambaForCausalLM GraniteMoeHybridForCausalLM JambaForCausalLM"

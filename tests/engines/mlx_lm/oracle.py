@@ -40,6 +40,18 @@ QUESTIONS: tuple[dict[str, int], ...] = (
     {"prompt": 3000, "later": 2, "max_kv_size": 1024},
 )
 _SECONDS = 120
+_FILLED = {
+    "norm_topk_prob": True,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "embedding_multiplier": 1.0,
+    "attention_multiplier": 1.0,
+    "logits_scaling": 1.0,
+    "residual_multiplier": 1.0,
+    "altup_coef_clip": 120.0,
+    "altup_correct_scale": True,
+}
+"""What published configs leave out and mlx-lm has no default for; none of it decides a cache."""
 
 
 def _stop(*_: Any) -> None:
@@ -66,6 +78,9 @@ def _bytes(caches: list[Any]) -> Counter[str]:
 def build(config: dict[str, Any]) -> Any:
     """Return the model in its full size, its weights in the dtype that a conversion gives them."""
     mx, nn = import_module("mlx.core"), import_module("mlx.utils")
+    config = _FILLED | config
+    if "text_config" in config:
+        config["text_config"] = _FILLED | config["text_config"]
     classes = import_module("mlx_lm.utils")._get_classes(config)
     model = classes[0](classes[1].from_dict(config))
     told = config.get("text_config", config)
