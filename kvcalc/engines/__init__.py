@@ -23,6 +23,7 @@ ENGINES = {
     "mlx-lm": "kvcalc.engines.mlx_lm",
     "exllamav3": "kvcalc.engines.exllama.v3",
     "exllamav2": "kvcalc.engines.exllama.v2",
+    "lmcache": "kvcalc.engines.lmcache",
 }
 """Engine name -> the module that plans for it; imported when it is asked for."""
 

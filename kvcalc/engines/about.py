@@ -60,4 +60,9 @@ def about() -> tuple[EngineSummary, ...]:
             follows="0.2, 0.3",
             checked="read from source; one report's figures",
         ),
+        EngineSummary(
+            name="lmcache",
+            follows="0.5, behind vLLM",
+            checked="read from source",
+        ),
     )
