@@ -19,7 +19,9 @@ from kvcalc.core.rules import (
     Chunk,
     Compressed,
     Fixed,
+    Form,
     Grow,
+    Ring,
     Rule,
     Slots,
     Stepped,
@@ -250,14 +252,14 @@ class Rank(Value, frozen=True, kw_only=True):
         rates = []
         for rows in self.rows():
             match rows.rule:
-                case Grow() | Stepped(rest=False):
+                case Grow() | Stepped(rest=False) | Form(until=None):
                     rates.append((rows.slot_bytes, self.token_factor))
                 case Compressed(ratio=ratio):
                     rates.append((rows.slot_bytes, self.token_factor * ratio))
                 case Whole(limit=None, ratio=ratio):
                     # Reserved whole, and written as the sequence grows all the same.
                     rates.append((rows.slot_bytes, self.token_factor * ratio))
-                case Window() | Chunk() | Whole() if windows_open:
+                case Window() | Chunk() | Ring() | Whole() if windows_open:
                     rates.append((rows.slot_bytes, self.token_factor))
         return add_rates(rates)
 
@@ -354,7 +356,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     @property
     def growing_pool(self) -> Pool | None:
         """The binding rank's pool that grows with every token; None where nothing grows."""
-        for rules in ((Grow, Compressed, Stepped), (Window, Chunk)):
+        for rules in ((Grow, Compressed, Stepped, Form), (Window, Chunk, Ring)):
             for pool in self.rank.pools:
                 if any(isinstance(g.rule, rules) for g in pool.groups):
                     return pool
@@ -445,7 +447,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
         return sum(
             rows.rule.most_tail * rows.slot_bytes
             for rows in self.rank.rows()
-            if isinstance(rows.rule, (Grow, Window, Chunk, Compressed))
+            if isinstance(rows.rule, (Grow, Window, Chunk, Compressed, Ring, Form))
         )
 
     def contiguous(self, max_model_len: int | None = None) -> CachePlan:

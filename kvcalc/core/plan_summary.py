@@ -15,7 +15,19 @@ from kvcalc.core.results import (
     StartUp,
     Totals,
 )
-from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Stepped, Whole, Window
+from kvcalc.core.rules import (
+    Chunk,
+    Compressed,
+    Fixed,
+    Form,
+    Grow,
+    Ring,
+    Rule,
+    Slots,
+    Stepped,
+    Whole,
+    Window,
+)
 from kvcalc.core.units import format_count, format_number_of
 
 __all__ = ["kept_in_words", "summarise"]
@@ -134,6 +146,8 @@ def _tokens_a_unit(group: Group) -> int | None:
     match group.rule:
         case Grow(block_tokens=block) | Window(block_tokens=block) | Chunk(block_tokens=block):
             return block
+        case Form(block_tokens=block):
+            return block
         case Compressed(block_entries=entries, ratio=ratio):
             return entries * ratio
     return None
@@ -148,12 +162,11 @@ def _keeps(rule: Rule) -> str:
             return f"every token, {format_count(limit or 0)} of them read"
         case Compressed(ratio=ratio):
             return f"1 entry in {format_count(ratio)} tokens"
-        case Window(window=window, in_flight=flight):
-            room = f" + {format_count(flight)} in flight" if flight > 1 else ""
-            return f"last {format_count(window)} tokens{room}"
-        case Chunk(chunk=chunk, in_flight=flight):
-            room = f" + {format_count(flight)} in flight" if flight else ""
-            return f"chunk of {format_count(chunk)} tokens{room}"
+        case Window() | Chunk() | Ring():
+            return _keeps_newest(rule)
+        case Form(since=since, until=until):
+            bound = f"from {format_count(since)}" if until is None else f"under {until:,}"
+            return f"every token of sequences {bound} tokens"
         case Fixed(tokens=tokens):
             return f"{format_count(tokens)} encoder tokens"
         case Slots(count=count, every=every):
@@ -164,6 +177,18 @@ def _keeps(rule: Rule) -> str:
             return newest if rest else f"every token, settled {format_count(step)} at a time"
         case Whole(slots=slots):
             return f"{format_count(slots)} slots, whole"
+
+
+def _keeps_newest(rule: Window | Chunk | Ring) -> str:
+    match rule:
+        case Window(window=window, in_flight=flight):
+            room = f" + {format_count(flight)} in flight" if flight > 1 else ""
+            return f"last {format_count(window)} tokens{room}"
+        case Chunk(chunk=chunk, in_flight=flight):
+            room = f" + {format_count(flight)} in flight" if flight else ""
+            return f"chunk of {format_count(chunk)} tokens{room}"
+        case Ring(window=window, step=step):
+            return f"last {format_count(window)} tokens, {format_count(step)} rows at a time"
 
 
 def _of_size(plan: CachePlan, start: StartUp) -> Iterator[str]:

@@ -20,7 +20,9 @@ __all__ = [
     "Chunk",
     "Compressed",
     "Fixed",
+    "Form",
     "Grow",
+    "Ring",
     "Rule",
     "Slots",
     "Stepped",
@@ -511,5 +513,153 @@ class Stepped(RuleBase, frozen=True, kw_only=True, tag="stepped"):
         return Stepped(first=self.first, step=self.step, rest=self.rest, slots=slots)
 
 
-Rule = Grow | Window | Chunk | Compressed | Slots | Fixed | Whole | Stepped
+class Ring(RuleBase, frozen=True, kw_only=True, tag="ring"):
+    """Rows of the last `window` tokens in a buffer that grows by whole steps until it is full.
+
+    mlx-lm's rotating caches: the prompt, all but its last token, is written as it is; single tokens
+    then extend the buffer by `step` rows, and overwrite the oldest once it has `window` (mlx-lm
+    0.32 models/cache.py, RotatingKVCache). What a step of the prompt brings lies beside the rows
+    before it until the next step.
+
+    Attributes:
+        window: rows of the full buffer, and the most that a token reads.
+        step: rows that the buffer grows by.
+        first: tokens of the prompt without its last; None where a sequence is all prompt.
+        in_flight: tokens of one step of the prompt.
+        spare: rows beyond the window once the sequence is longer, where the buffer is cut to the
+            window and extended anew with every token (ChunkedKVCache); steps then are whole from
+            the start, and a prompt's too.
+        restarts: the window is a chunk's: reading starts anew at its multiples.
+    """
+
+    window: Positive
+    step: Positive
+    first: NonNegative | None = None
+    in_flight: Positive = 1
+    spare: NonNegative = 0
+    restarts: bool = False
+
+    def __post_init__(self) -> None:
+        require_range(self, 1, "window", "step", "in_flight")
+        require_range(self, 0, "spare")
+        require_range(self, 0, "first", optional=True)
+
+    @property
+    def slots_per_unit(self) -> int:
+        return 1
+
+    def _first(self, n: int) -> int:
+        """Tokens of the prompt that come in steps; a step of one token is like any later one."""
+        first = max(0, n - 1 if self.first is None else min(self.first, n - 1))
+        return first - (first % self.in_flight == 1) if self.in_flight > 1 else 0
+
+    def held(self, n: int) -> int:
+        if n > self.window:
+            return self.window + self.spare
+        first = 0 if self.spare or not n else self._first(n)
+        return min(self.window, first + cdiv(n - first, self.step) * self.step)
+
+    def peak(self, n: int) -> int:
+        most, first = self.held(n), self._first(n)
+        # The last step of the prompt and the one before it: earlier ones find fewer rows.
+        last = max(0, first - 1) // self.in_flight * self.in_flight
+        for before in (max(0, last - self.in_flight), last):
+            rows = max(0, min(self.in_flight, first - before))
+            if self.spare:
+                rows = min(before, self.window) + cdiv(rows, self.step) * self.step
+            else:
+                rows += min(before, self.window - 1)
+            most = max(most, rows)
+        return most
+
+    def used(self, n: int) -> int:
+        return _read(n, self.window, restarts=self.restarts)
+
+    def most_used(self, n: int) -> int:
+        return min(n, self.window)
+
+    def readable(self, n: int) -> int:
+        return _readable(n, self.window, restarts=self.restarts)
+
+    def tail(self, n: int) -> int:
+        return self.held(n) - n if n <= self.window else max(0, self.spare - 1)
+
+    @property
+    def most_tail(self) -> int:
+        return max(self.step, self.spare) - 1
+
+    def contiguous(self, max_model_len: int) -> Rule:
+        slots = min(max_model_len, self.window)
+        return Whole(slots=slots, limit=self.window, restarts=self.restarts)
+
+
+class Form(RuleBase, frozen=True, kw_only=True, tag="form"):
+    """Blocks of a sequence that is kept in this form only at some lengths.
+
+    mlx-lm quantises a whole sequence once it has so many tokens; before, it is kept plain (mlx-lm
+    0.32 generate.py, maybe_quantize_kv_cache).
+
+    Attributes:
+        block_tokens: tokens a block.
+        since: tokens of the shortest sequence that is kept so.
+        until: tokens of the shortest longer one that is not any more; None where all are.
+        reach: most tokens that are written in this form on the way (a step of the prompt ends
+            before it is looked at); the blocks of `until` tokens where it is not given.
+        slots: slots reserved in one piece; None where blocks come as they are needed.
+    """
+
+    block_tokens: Positive
+    since: NonNegative = 0
+    until: NonNegative | None = None
+    reach: NonNegative | None = None
+    slots: NonNegative | None = None
+
+    def __post_init__(self) -> None:
+        require_range(self, 1, "block_tokens")
+        require_range(self, 0, "since")
+        require_range(self, 0, "until", "reach", "slots", optional=True)
+
+    @property
+    def slots_per_unit(self) -> int:
+        return self.block_tokens if self.slots is None else 1
+
+    def _kept(self, n: int) -> bool:
+        return n >= self.since and (self.until is None or n < self.until)
+
+    def held(self, n: int) -> int:
+        if self.slots is not None:
+            return max(self.slots, self.most_used(n))
+        return cdiv(n, self.block_tokens) if self._kept(n) else 0
+
+    def peak(self, n: int) -> int:
+        if self.slots is not None:
+            return self.held(n)
+        if n < self.since:
+            return 0
+        most = n if self.until is None else min(n, max(self.until, self.reach or 0))
+        return cdiv(most, self.block_tokens)
+
+    def used(self, n: int) -> int:
+        return n if self._kept(n) else 0
+
+    def most_used(self, n: int) -> int:
+        if n < self.since:
+            return 0
+        return n if self.until is None else min(n, max(0, self.until - 1))
+
+    def tail(self, n: int) -> int:
+        return -n % self.block_tokens if self._kept(n) and self.slots is None else 0
+
+    def _split(self, n: int, units: int) -> Tally:
+        if self.slots is None:
+            return super()._split(n, units)
+        used = self.used(n)
+        return Tally(units, used, units - used, 0, 0)
+
+    def contiguous(self, max_model_len: int) -> Rule:
+        slots = self.most_used(max_model_len)
+        return Form(block_tokens=1, since=self.since, until=self.until, slots=slots)
+
+
+Rule = Grow | Window | Chunk | Compressed | Slots | Fixed | Whole | Stepped | Ring | Form
 """Every rule; a test compares this list with the classes above."""

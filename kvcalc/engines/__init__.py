@@ -11,7 +11,7 @@ from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 
-__all__ = ["ENGINES", "NOT_YET", "Engine", "budgets", "known", "plan", "start_up_log"]
+__all__ = ["ENGINES", "Engine", "budgets", "known", "plan", "start_up_log"]
 
 ENGINES = {
     "none": "kvcalc.engines.none",
@@ -25,12 +25,12 @@ ENGINES = {
     "mlc-llm": "kvcalc.engines.mlc_llm",
     "vllm-tpu": "kvcalc.engines.vllm_tpu",
     "vllm-ascend": "kvcalc.engines.vllm_ascend",
+    "mlx-lm": "kvcalc.engines.mlx_lm",
+    "exllamav3": "kvcalc.engines.exllama.v3",
+    "exllamav2": "kvcalc.engines.exllama.v2",
+    "lmcache": "kvcalc.engines.lmcache",
 }
 """Engine name -> the module that plans for it; imported when it is asked for."""
-
-NOT_YET = ("mlx-lm", "exllama")
-"""Engines that are refused by name: to come, and not approximated until then."""
-
 
 _BUDGETS = ("vllm", "sglang", "llama.cpp", "tensorrt-llm", "transformers", "lmdeploy")
 """Engines with a module `budget`: what they leave of a card for the cache is modelled."""
@@ -48,14 +48,8 @@ def known(name: str) -> str:
     """Return the name of an engine that kvcalc models.
 
     Raises:
-        UnsupportedError: an engine that is to come.
         UnknownNameError: no such engine.
     """
-    if name in NOT_YET:
-        raise UnsupportedError(
-            f"this version of kvcalc does not model engine {name!r} yet",
-            hint=f"known: {', '.join(ENGINES)} (the model's own arithmetic)",
-        )
     if name not in ENGINES:
         raise UnknownNameError("engine", name, ENGINES)
     return name

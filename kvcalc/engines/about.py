@@ -65,4 +65,24 @@ def about() -> tuple[EngineSummary, ...]:
             follows="vllm-ascend 182b75e (2026-08-22) on vLLM 0.27.1",
             checked="pages and blocks read from source, a page logged; the planner is vLLM's",
         ),
+        EngineSummary(
+            name="mlx-lm",
+            follows="0.32",
+            checked="models built in full size by the library itself, their caches' nbytes",
+        ),
+        EngineSummary(
+            name="exllamav3",
+            follows="1.0 to 1.4",
+            checked="read from source",
+        ),
+        EngineSummary(
+            name="exllamav2",
+            follows="0.2, 0.3",
+            checked="read from source; one report's figures",
+        ),
+        EngineSummary(
+            name="lmcache",
+            follows="0.5, behind vLLM",
+            checked="read from source",
+        ),
     )

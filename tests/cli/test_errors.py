@@ -38,11 +38,7 @@ REFUSED = [
     (["compare", "--dcp", "2"], "decode_context_parallel_size 2", ""),
     (["compare", "--gpu", "h100-81gb"], "--gpu: unknown GPU", "h100-80gb"),
     (["compare", "--engine", "foo"], "unknown engine 'foo'", "none"),
-    (
-        ["compare", "--engine", "mlx-lm"],
-        "--engine: this version of kvcalc does not model",
-        "none",
-    ),
+    (["compare", "--engine", "exllama"], "unknown engine 'exllama'", "exllamav2"),
     (["compare", "--engine-version", "1"], "engine none has no engine_version", ""),
     (["compare", "--dtype", "fp7"], "fp7", "bfloat16"),
     (["compare", "--kv-cache-dtype", "fp9"], "unknown cache dtype 'fp9'", "did you mean fp8"),

@@ -12,7 +12,9 @@ from kvcalc.core.rules import (
     Chunk,
     Compressed,
     Fixed,
+    Form,
     Grow,
+    Ring,
     Rule,
     RuleBase,
     Slots,
@@ -43,6 +45,12 @@ KEPT_CHUNK = Grow(block_tokens=4, limit=6, restarts=True)
 # One state live, and one more for each further four tokens begun.
 STATES = Slots(every=4)
 # 1,500 rows are written, blocks of 2,048 are asked for.
+# A ring of six rows that grows by four; a chunk of six of which each token copies and adds four.
+ROTATING = Ring(window=6, step=4, first=3, in_flight=3)
+COPIED = Ring(window=8, step=4, in_flight=4, spare=4, restarts=True)
+# Plain below eight tokens, packed from eight on.
+PLAIN = Form(block_tokens=4, until=8, reach=12)
+PACKED = Form(block_tokens=4, since=8)
 DECLARED = Fixed(block_tokens=16, tokens=1500, declared=2048)
 
 
@@ -65,6 +73,22 @@ DECLARED = Fixed(block_tokens=16, tokens=1500, declared=2048)
         (Stepped(first=10, step=4), 14, (14, 14, 0, 0, 0)),
         (Stepped(first=10, step=4, rest=True), 13, (3, 3, 0, 0, 0)),
         (Stepped(first=10, step=4, rest=True, slots=3), 11, (3, 1, 2, 0, 0)),
+        # Three tokens at once, then four rows more, of which the window takes three.
+        (ROTATING, 0, (0, 0, 0, 0, 0)),
+        (ROTATING, 1, (4, 1, 0, 3, 0)),
+        (ROTATING, 4, (6, 4, 0, 2, 0)),
+        (ROTATING, 60, (6, 6, 0, 0, 0)),
+        # A prompt of all tokens: four rows behind all but the last; a step of one token grows too.
+        (Ring(window=60, step=4, in_flight=20), 10, (13, 10, 0, 3, 0)),
+        (Ring(window=60, step=4, in_flight=8), 10, (12, 10, 0, 2, 0)),
+        (Ring(window=60, step=4), 10, (12, 10, 0, 2, 0)),
+        (COPIED, 8, (8, 8, 0, 0, 0)),
+        (COPIED, 9, (12, 1, 0, 3, 8)),
+        (PLAIN, 7, (2, 7, 0, 1, 0)),
+        (PLAIN, 8, (0, 0, 0, 0, 0)),
+        (PACKED, 7, (0, 0, 0, 0, 0)),
+        (PACKED, 9, (3, 9, 0, 3, 0)),
+        (Form(block_tokens=1, since=8, slots=12), 7, (12, 0, 12, 0, 0)),
         # 14 + 3 slots: a second block is held, all of it room for what is proposed.
         (AHEAD, 0, (0, 0, 0, 0, 0)),
         (AHEAD, 13, (1, 13, 0, 3, 0)),
@@ -146,6 +170,11 @@ def test_split(rule: Rule, n: int, expected: tuple[int, ...]) -> None:
         (GROW, 17, (2, 17, 0, 15, 0)),
         (VLLM, 0, (0, 0, 0, 0, 0)),
         (VLLM, 1, (2, 1, 0, 3, 4)),
+        # Steps of three after five rows kept: eight, though six are held later.
+        (Ring(window=6, step=4, in_flight=3), 10, (8, 6, 0, 0, 2)),
+        (COPIED, 13, (12, 5, 0, 3, 4)),
+        # Twelve tokens are written before they are looked at.
+        (PLAIN, 30, (3, 0, 0, 0, 12)),
         # min(5 + 5, n) tokens and a block more.
         (VLLM, 9, (4, 6, 0, 3, 7)),
         (VLLM, 100, (4, 6, 0, 0, 10)),

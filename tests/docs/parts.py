@@ -169,6 +169,7 @@ def engine_rows() -> str:
     from tests.engines.llamacpp.tally import FILES as CONTEXTS
     from tests.engines.llamacpp.tally import tally
     from tests.engines.lmdeploy.tally import tallies as of_lmdeploy
+    from tests.engines.mlx_lm.tally import tally as of_mlx_lm
     from tests.engines.sglang.tally import tallies as of_sglang
     from tests.engines.transformers.tally import tallies as of_transformers
 
@@ -186,6 +187,7 @@ def engine_rows() -> str:
     lines = {
         "llama.cpp": counted(tally(name) for name in CONTEXTS),
         "lmdeploy": counted(of_lmdeploy().values()),
+        "mlx-lm": counted([of_mlx_lm()]),
         "sglang": (sum(t.equal for t in pools), 0, wrong, left),
         "transformers": counted(of_transformers().values()),
     }

@@ -31,7 +31,19 @@ from kvcalc.core.recurrent import (
     Rwkv,
     ShortConv,
 )
-from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Stepped, Whole, Window
+from kvcalc.core.rules import (
+    Chunk,
+    Compressed,
+    Fixed,
+    Form,
+    Grow,
+    Ring,
+    Rule,
+    Slots,
+    Stepped,
+    Whole,
+    Window,
+)
 
 SETTINGS = settings(max_examples=60, deadline=None, database=None)
 
@@ -120,7 +132,26 @@ stepped = st.builds(
     rest=st.booleans(),
     slots=st.none() | tokens,
 )
-rules: st.SearchStrategy[Rule] = st.one_of(paged, roomy, fixed, by_length, whole, stepped)
+ring = st.builds(
+    Ring,
+    window=windows,
+    step=blocks,
+    first=st.none() | tokens,
+    in_flight=windows,
+    spare=st.sampled_from((0, 0, 1, 256)),
+    restarts=st.booleans(),
+)
+form = st.builds(
+    Form,
+    block_tokens=blocks,
+    since=tokens,
+    until=st.none() | tokens,
+    reach=st.none() | tokens,
+    slots=st.none() | tokens,
+)
+rules: st.SearchStrategy[Rule] = st.one_of(
+    paged, roomy, fixed, by_length, whole, stepped, ring, form
+)
 
 lengths = st.one_of(
     st.lists(tokens, max_size=8).map(Lengths.of),

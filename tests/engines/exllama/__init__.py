@@ -1,0 +1,1 @@
+"""Engines exllamav2 and exllamav3: figures worked out from their sources."""

@@ -1,0 +1,1 @@
+"""Engine lmcache: figures worked out from LMCache's source."""

@@ -1,0 +1,1 @@
+"""Engine mlx-lm against mlx-lm itself."""
