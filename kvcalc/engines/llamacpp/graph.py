@@ -1,0 +1,356 @@
+"""The graph of one step of a decoder of attention and MLPs, as llama.cpp builds it.
+
+Only what takes memory is there: an operation that always takes its parent's place, such as a bias
+that is added, changes nothing and is left out. llama.cpp b11434: src/llama-graph.cpp
+(build_inp_embd, build_qkv, build_attn, build_attn_mha, build_ffn, build_moe_ffn) and src/models/.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from kvcalc.engines.llamacpp.ggml import Graph, Tensor
+
+__all__ = ["Experts", "Family", "LayerShape", "Shape", "Step", "decoder"]
+
+
+class Family(NamedTuple):
+    """How the models of an architecture differ, as far as memory goes.
+
+    Attributes:
+        embedding: what scales it: nothing, a number, or a number a token (an input).
+        norm: the operation; the other one cannot take its parent's place.
+        before: attention and MLP read a norm of the stream.
+        after: what they give passes a norm before it is added.
+        qk_norm: queries and keys pass a norm, a head at a time or whole rows.
+        rope: which layers turn queries and keys.
+        q_scaled: queries are scaled by an operation of their own.
+        fused: queries, keys and values come from one projection.
+        mlp: gate and up from two projections, from one, or up alone with an activation.
+        parallel: the MLP reads what attention reads.
+        residual_first: the stream comes first where the attention's result is added.
+        capped: scores are capped, without flash attention by three operations more.
+        crop: tokens without output are dropped in the last layer, or after it.
+        gating: of experts.
+        gate_norm: weights of the chosen experts are made to add up to 1.
+        gate_scale: and scaled.
+        gate_bias: experts are chosen by biased scores.
+    """
+
+    embedding: Literal["plain", "scaled", "by_token"] = "plain"
+    norm: Literal["RMS_NORM", "NORM"] = "RMS_NORM"
+    before: bool = True
+    after: bool = False
+    qk_norm: Literal["none", "heads", "heads_early", "rows"] = "none"
+    rope: Literal["all", "windowed"] = "all"
+    q_scaled: bool = False
+    fused: bool = False
+    mlp: Literal["gated", "joined", "plain"] = "gated"
+    parallel: bool = False
+    residual_first: bool = False
+    capped: bool = False
+    crop: Literal["layer", "end"] = "layer"
+    gating: Literal["softmax", "sigmoid", "chosen"] = "softmax"
+    gate_norm: bool = True
+    gate_scale: bool = False
+    gate_bias: bool = False
+
+
+class LayerShape(NamedTuple):
+    """One layer: its heads, the width of its MLP, whether it has experts and a window."""
+
+    heads: int
+    kv_heads: int
+    head_k: int
+    head_v: int
+    inner: int
+    windowed: bool = False
+    experts: bool = False
+
+
+class Experts(NamedTuple):
+    """Experts of a layer: how many, how many a token goes through, their width; the shared one's.
+
+    `scaled`: their weights have scales of their own (NVFP4, and models from key-values alone).
+    """
+
+    count: int
+    used: int
+    inner: int
+    shared: int = 0
+    scaled: bool = False
+
+
+class Shape(NamedTuple):
+    """The widths of a model."""
+
+    hidden: int
+    vocab: int
+    layers: tuple[LayerShape, ...]
+    experts: Experts | None = None
+
+
+class Step(NamedTuple):
+    """One step at its largest.
+
+    Attributes:
+        tokens: in the step, a multiple of the sequences.
+        outputs: tokens whose logits are wanted.
+        streams: pools of cells.
+        cells: of a stream; `window_cells` of one of sliding layers.
+        flash: flash attention.
+        k_turn, v_turn: width of the Hadamard matrix that a quantised cache turns K and V by; 0
+            where it does not.
+        k_cast, v_cast: flash attention first makes the whole cache f16 (a cache in f32).
+    """
+
+    tokens: int
+    outputs: int
+    streams: int
+    cells: int
+    window_cells: int
+    flash: bool
+    k_turn: int = 0
+    v_turn: int = 0
+    k_cast: bool = False
+    v_cast: bool = False
+
+
+def decoder(family: Family, shape: Shape, step: Step) -> Graph:
+    """Return the graph of a step."""
+    return _Decoder(family, shape, step).build()
+
+
+class _Inputs(NamedTuple):
+    """What a kind of layer (with or without a window) is told: where to write, what to see."""
+
+    k_ids: Tensor
+    v_ids: Tensor
+    mask: Tensor
+    k_turn: Tensor | None
+    v_turn: Tensor | None
+
+
+class _Decoder:
+    def __init__(self, family: Family, shape: Shape, step: Step) -> None:
+        self.family, self.shape, self.step = family, shape, step
+        self.graph = Graph()
+        self.positions = self.graph.entry("i32", step.tokens)
+        self.out_ids = self.graph.entry("i32", step.outputs)
+        self.inputs = {windowed: self._inputs(windowed) for windowed in (False, True)}
+
+    def _inputs(self, windowed: bool) -> _Inputs:
+        g, step = self.graph, self.step
+        cells = step.window_cells if windowed else step.cells
+        wide = max(la.kv_heads * la.head_v for la in self.shape.layers)
+        return _Inputs(
+            k_ids=g.entry("i64", step.tokens),
+            v_ids=g.entry("i64", step.tokens * (1 if step.flash else wide)),
+            mask=g.entry(
+                "f16" if step.flash else "f32", cells, step.tokens // step.streams, 1, step.streams
+            ),
+            k_turn=g.entry("f32", step.k_turn, step.k_turn) if step.k_turn else None,
+            v_turn=g.entry("f32", step.v_turn, step.v_turn) if step.v_turn else None,
+        )
+
+    def build(self) -> Graph:
+        family, g = self.family, self.graph
+        stream = self.embedding()
+        last = len(self.shape.layers) - 1
+        for i, layer in enumerate(self.shape.layers):
+            crops = i == last and family.crop == "layer"
+            stream = self.layer(layer, stream, crops=crops)
+        if family.crop == "end":
+            stream = g.rows(stream, self.out_ids)
+        found = self.norm(stream)
+        found.output = True
+        logits = g.project(self.shape.vocab, found)
+        logits.output = True
+        g.expand(logits)
+        return g
+
+    def embedding(self) -> Tensor:
+        """Return the stream's start; batches of embeddings and of both kinds have their inputs."""
+        g, tokens, hidden = self.graph, self.step.tokens, self.shape.hidden
+        chosen = Tensor("GET_ROWS", "f32", (hidden, tokens), (g.entry("i32", tokens),))
+        mixed = Tensor("GET_ROWS", "f32", (hidden, tokens), (g.entry("i32", tokens),))
+        g.expand(chosen, mixed, g.entry("f32", hidden, tokens))
+        ids, given = g.entry("i64", tokens), g.entry("f32", hidden, tokens)
+        g.expand(g.store(mixed, ids, g.like("DUP", given)))
+        if self.family.embedding == "by_token":
+            chosen = g.like("MUL", chosen, g.entry("f32", 1, tokens))
+        g.expand(chosen)
+        return g.like("SCALE", chosen) if self.family.embedding == "scaled" else chosen
+
+    def norm(self, x: Tensor) -> Tensor:
+        g = self.graph
+        return g.like("MUL", g.like(self.family.norm, x))
+
+    def layer(self, layer: LayerShape, stream: Tensor, *, crops: bool) -> Tensor:
+        family, g = self.family, self.graph
+        kept = stream
+        read = self.norm(stream) if family.before else stream
+        found = self.attention(layer, read)
+        if crops:
+            if family.residual_first:
+                kept = g.rows(kept, self.out_ids)
+            found = g.rows(found, self.out_ids)
+            if not family.residual_first:
+                kept = g.rows(kept, self.out_ids)
+            if family.parallel:
+                read = g.rows(read, self.out_ids)
+        if family.parallel:
+            return g.like("ADD", g.like("ADD", self.mlp(layer, read), kept), found)
+        if family.after:
+            found = self.norm(found)
+        pair = (kept, found) if family.residual_first else (found, kept)
+        middle = g.like("ADD", *pair)
+        read = self.norm(middle) if family.before else middle
+        found = self.experts(read) if layer.experts else self.mlp(layer, read)
+        if family.after:
+            found = self.norm(found)
+        return g.like("ADD", found, middle)
+
+    def projections(self, layer: LayerShape, x: Tensor) -> list[Tensor]:
+        g, tokens = self.graph, self.step.tokens
+        heads = (layer.heads, layer.kv_heads, layer.kv_heads)
+        dims = (layer.head_k, layer.head_k, layer.head_v)
+        if self.family.fused:
+            joined = g.project(sum(h * d for h, d in zip(heads, dims, strict=True)), x)
+            found = []
+            for h, d in zip(heads, dims, strict=True):
+                found.append(g.view(joined, (d, h, tokens), (4 * d, joined.nb[1])))
+            return found
+        found = [g.project(h * d, x) for h, d in zip(heads, dims, strict=True)]
+        if self.family.qk_norm == "rows":
+            found[:2] = [self.norm(part) for part in found[:2]]
+        return [
+            g.reshape(part, d, h, tokens) for part, h, d in zip(found, heads, dims, strict=True)
+        ]
+
+    def attention(self, layer: LayerShape, x: Tensor) -> Tensor:
+        family, g = self.family, self.graph
+        q, k, v = self.projections(layer, x)
+        if family.qk_norm.startswith("heads"):
+            q, k = self.norm(q), self.norm(k)
+        if family.rope == "all" or layer.windowed:
+            q, k = g.like("ROPE", q, self.positions), g.like("ROPE", k, self.positions)
+        if family.q_scaled:
+            q = g.like("SCALE", q)
+        given = self.inputs[layer.windowed]
+        if given.k_turn is not None:
+            q, k = self.turned(q, given.k_turn), self.turned(k, given.k_turn)
+        if given.v_turn is not None:
+            v = self.turned(v, given.v_turn)
+        g.expand(q, v, k)
+        self.store(layer, k, v, given)
+        found = self.scores(layer, q, given)
+        g.expand(found)
+        if given.v_turn is not None:
+            found = self.turned(found, given.v_turn)
+        return g.project(self.shape.hidden, found)
+
+    def turned(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """Return rows times a Hadamard matrix (llama_mul_mat_hadamard)."""
+        g, n = self.graph, matrix.ne[0]
+        count = x.ne[0] * x.ne[1] * x.ne[2] * x.ne[3] // n
+        flat = g.reshape(x, n, count) if x.contiguous else g.make("CONT", (n, count), x)
+        return g.reshape(g.make("MUL_MAT", (n, count), matrix, flat), *x.ne)
+
+    def store(self, layer: LayerShape, k: Tensor, v: Tensor, given: _Inputs) -> None:
+        """Write K and V into the cache; without flash attention V lies turned, by elements."""
+        g, tokens = self.graph, self.step.tokens
+        flat = g.view(k, (layer.kv_heads * layer.head_k, tokens), (k.nb[2],))
+        g.expand(g.store(flat, given.k_ids, g.cache()))
+        row = layer.kv_heads * layer.head_v
+        if self.step.flash:
+            flat = g.view(v, (row, tokens), (v.nb[2],))
+        else:
+            flat = g.reshape(v, row, tokens) if v.contiguous else g.make("CONT", (row, tokens), v)
+            widest = given.v_ids.ne[0] // tokens
+            if row < widest:
+                flat = g.make("PAD", (widest, tokens), flat)
+            flat = g.reshape(flat, 1, widest * tokens)
+        g.expand(g.store(flat, given.v_ids, g.cache()))
+
+    def scores(self, layer: LayerShape, q: Tensor, given: _Inputs) -> Tensor:
+        """Return what the queries read from the cache (build_attn_mha)."""
+        g, step = self.graph, self.step
+        own = step.tokens // step.streams
+        q = g.view(q, (*q.ne[:2], own, step.streams), (q.nb[1], q.nb[2], q.nb[2] * own))
+        q = g.permute(q, 0, 2, 1, 3)
+        width = layer.head_v * layer.heads
+        if step.flash:
+            ne = (layer.head_v, layer.heads, own, step.streams)
+            cells = given.mask.ne[0]
+            read = [q]
+            for cast, width_ in ((step.k_cast, layer.head_k), (step.v_cast, layer.head_v)):
+                if cast:
+                    whole = (width_, cells, layer.kv_heads, step.streams)
+                    read.append(g.make("CPY", whole, element="f16"))
+            found = g.make("FLASH_ATTN_EXT", ne, *read, given.mask)
+            return g.reshape(found, width, step.tokens)
+        weights = g.make("MUL_MAT", (given.mask.ne[0], own, layer.heads, step.streams), q)
+        if self.family.capped:
+            weights = g.like("SCALE", g.like("UNARY", g.like("SCALE", weights)))
+        weights = g.like("SOFT_MAX", weights, given.mask)
+        read = g.make("MUL_MAT", (layer.head_v, own, layer.heads, step.streams), weights)
+        return g.make("CONT", (width, step.tokens), g.permute(read, 0, 2, 1, 3))
+
+    def mlp(self, layer: LayerShape, x: Tensor, inner: int | None = None) -> Tensor:
+        g, width = self.graph, layer.inner if inner is None else inner
+        if self.family.mlp == "gated":
+            gate, up = g.project(width, x), g.project(width, x)
+            return g.project(self.shape.hidden, g.like("GLU", gate, up))
+        if self.family.mlp == "joined":
+            both = g.project(2 * width, x)
+            half = g.make("GLU", (width, *both.ne[1:]), both)
+            return g.project(self.shape.hidden, half)
+        return g.project(self.shape.hidden, g.like("UNARY", g.project(width, x)))
+
+    def experts(self, x: Tensor) -> Tensor:
+        """Return the sum of what the chosen experts give (build_moe_ffn)."""
+        family, g, e = self.family, self.graph, self.shape.experts
+        assert e is not None  # noqa: S101 - a layer with experts comes with their sizes
+        hidden, tokens = x.ne[0], x.ne[1]
+        scores = g.project(e.count, x)
+        if family.gating == "softmax":
+            scores = g.like("SOFT_MAX", scores)
+        elif family.gating == "sigmoid":
+            scores = g.like("UNARY", scores)
+        ranked = g.like("ADD", scores) if family.gate_bias else scores
+        sorted_ = g.make("ARGSORT", ranked.ne, ranked, element="i32")
+        chosen = g.view(sorted_, (e.used, tokens), (sorted_.nb[1],))
+        weights = g.rows(g.reshape(scores, 1, e.count, tokens), chosen)
+        if family.gating == "chosen":
+            flat = g.reshape(weights, e.used, tokens)
+            weights = g.reshape(g.like("SOFT_MAX", flat), 1, e.used, tokens)
+        if family.gate_norm:
+            flat = g.reshape(weights, e.used, tokens)
+            total = g.like("CLAMP", g.make("SUM_ROWS", (1, tokens), flat))
+            weights = g.reshape(g.like("DIV", flat, total), 1, e.used, tokens)
+        if family.gate_scale:
+            weights = g.like("SCALE", weights)
+        g.expand(weights)
+        each = g.reshape(x, hidden, 1, tokens)
+        up = self.by_expert(e.inner, each, chosen, e)
+        gate = self.by_expert(e.inner, each, chosen, e)
+        found = self.by_expert(hidden, g.like("GLU", gate, up), chosen, e)
+        found = g.like("MUL", found, weights)
+        g.expand(found)
+        parts = [g.view(found, (hidden, tokens), (found.nb[2],)) for _ in range(e.used)]
+        g.expand(*parts)
+        total = parts[0]
+        for part in parts[1:]:
+            total = g.like("ADD", total, part)
+            g.expand(total)
+        return total if e.used > 1 else g.like("CONT", total)
+
+    def by_expert(self, rows: int, x: Tensor, chosen: Tensor, e: Experts) -> Tensor:
+        """Return the product with the chosen experts' matrices (build_lora_mm_id)."""
+        g, tokens = self.graph, x.ne[2]
+        found = g.make("MUL_MAT_ID", (rows, e.used, tokens), x, chosen)
+        if not e.scaled:
+            return found
+        spread = g.make("REPEAT", (1, e.count, tokens))
+        return g.like("MUL", found, g.rows(spread, chosen))
