@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from kvcalc.engines.llamacpp.ggml import Graph, Tensor
 
-__all__ = ["Experts", "Family", "LayerShape", "Shape", "Step", "decoder"]
+__all__ = ["Decoder", "Experts", "Family", "LayerShape", "Shape", "Step", "decoder"]
 
 
 class Family(NamedTuple):
@@ -35,6 +35,8 @@ class Family(NamedTuple):
         gate_norm: weights of the chosen experts are made to add up to 1.
         gate_scale: and scaled.
         gate_bias: experts are chosen by biased scores.
+        gate_first: tokens are weighted before the experts see them (Llama 4).
+        tempered: queries that are not turned are scaled by their position (Llama 4).
     """
 
     embedding: Literal["plain", "scaled", "by_token"] = "plain"
@@ -54,6 +56,8 @@ class Family(NamedTuple):
     gate_norm: bool = True
     gate_scale: bool = False
     gate_bias: bool = False
+    gate_first: bool = False
+    tempered: bool = False
 
 
 class LayerShape(NamedTuple):
@@ -71,6 +75,7 @@ class LayerShape(NamedTuple):
 class Experts(NamedTuple):
     """Experts of a layer: how many, how many a token goes through, their width; the shared one's.
 
+    `groups`: a token first chooses `groups_used` of so many groups.
     `scaled`: their weights have scales of their own (NVFP4, and models from key-values alone).
     """
 
@@ -79,6 +84,8 @@ class Experts(NamedTuple):
     inner: int
     shared: int = 0
     scaled: bool = False
+    groups: int = 1
+    groups_used: int = 1
 
 
 class Shape(NamedTuple):
@@ -99,8 +106,7 @@ class Step(NamedTuple):
         streams: pools of cells.
         cells: of a stream; `window_cells` of one of sliding layers.
         flash: flash attention.
-        k_turn, v_turn: width of the Hadamard matrix that a quantised cache turns K and V by; 0
-            where it does not.
+        k_packed, v_packed: the cache type packs blocks of elements.
         k_cast, v_cast: flash attention first makes the whole cache f16 (a cache in f32).
     """
 
@@ -110,15 +116,15 @@ class Step(NamedTuple):
     cells: int
     window_cells: int
     flash: bool
-    k_turn: int = 0
-    v_turn: int = 0
+    k_packed: bool = False
+    v_packed: bool = False
     k_cast: bool = False
     v_cast: bool = False
 
 
 def decoder(family: Family, shape: Shape, step: Step) -> Graph:
     """Return the graph of a step."""
-    return _Decoder(family, shape, step).build()
+    return Decoder(family, shape, step).build()
 
 
 class _Inputs(NamedTuple):
@@ -131,17 +137,21 @@ class _Inputs(NamedTuple):
     v_turn: Tensor | None
 
 
-class _Decoder:
+class Decoder:
+    """Builds the graph; what an architecture does otherwise, its own class says."""
+
     def __init__(self, family: Family, shape: Shape, step: Step) -> None:
         self.family, self.shape, self.step = family, shape, step
         self.graph = Graph()
         self.positions = self.graph.entry("i32", step.tokens)
+        self.temper = self.graph.entry("f32", 1, 1, step.tokens)
         self.out_ids = self.graph.entry("i32", step.outputs)
         self.inputs = {windowed: self._inputs(windowed) for windowed in (False, True)}
 
     def _inputs(self, windowed: bool) -> _Inputs:
         g, step = self.graph, self.step
         cells = step.window_cells if windowed else step.cells
+        here = [la for la in self.shape.layers if la.windowed is windowed and la.kv_heads]
         wide = max(la.kv_heads * la.head_v for la in self.shape.layers)
         return _Inputs(
             k_ids=g.entry("i64", step.tokens),
@@ -149,9 +159,22 @@ class _Decoder:
             mask=g.entry(
                 "f16" if step.flash else "f32", cells, step.tokens // step.streams, 1, step.streams
             ),
-            k_turn=g.entry("f32", step.k_turn, step.k_turn) if step.k_turn else None,
-            v_turn=g.entry("f32", step.v_turn, step.v_turn) if step.v_turn else None,
+            k_turn=self._turn([la.head_k for la in here], grows=True) if step.k_packed else None,
+            v_turn=self._turn([la.head_v for la in here], grows=False) if step.v_packed else None,
         )
+
+    def _turn(self, heads: list[int], *, grows: bool) -> Tensor | None:
+        """Return the Hadamard matrix that packed K or V is turned by (llama_kv_cache).
+
+        Of 64 columns; for K of the largest power of 2 that divides a head. There is none where
+        heads differ or do not divide by 64.
+        """
+        if len(set(heads)) != 1 or heads[0] % 64:
+            return None
+        width = 64
+        while grows and heads[0] % (2 * width) == 0:
+            width *= 2
+        return self.graph.entry("f32", width, width)
 
     def build(self) -> Graph:
         family, g = self.family, self.graph
@@ -206,7 +229,7 @@ class _Decoder:
         pair = (kept, found) if family.residual_first else (found, kept)
         middle = g.like("ADD", *pair)
         read = self.norm(middle) if family.before else middle
-        found = self.experts(read) if layer.experts else self.mlp(layer, read)
+        found = self.experts(layer, read) if layer.experts else self.mlp(layer, read)
         if family.after:
             found = self.norm(found)
         return g.like("ADD", found, middle)
@@ -235,14 +258,22 @@ class _Decoder:
             q, k = self.norm(q), self.norm(k)
         if family.rope == "all" or layer.windowed:
             q, k = g.like("ROPE", q, self.positions), g.like("ROPE", k, self.positions)
+        elif family.tempered:
+            q = g.like("MUL", q, self.temper)
         if family.q_scaled:
             q = g.like("SCALE", q)
+        return self.attend(layer, q, k, v)
+
+    def attend(self, layer: LayerShape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write K and V, and return what the queries read, projected (build_attn)."""
+        g = self.graph
         given = self.inputs[layer.windowed]
         if given.k_turn is not None:
             q, k = self.turned(q, given.k_turn), self.turned(k, given.k_turn)
         if given.v_turn is not None:
             v = self.turned(v, given.v_turn)
-        g.expand(q, v, k)
+        # Models with windows expand K before V, others V before K (two overloads of build_attn).
+        g.expand(q, *((k, v) if any(la.windowed for la in self.shape.layers) else (v, k)))
         self.store(layer, k, v, given)
         found = self.scores(layer, q, given)
         g.expand(found)
@@ -308,17 +339,26 @@ class _Decoder:
             return g.project(self.shape.hidden, half)
         return g.project(self.shape.hidden, g.like("UNARY", g.project(width, x)))
 
-    def experts(self, x: Tensor) -> Tensor:
-        """Return the sum of what the chosen experts give (build_moe_ffn)."""
-        family, g, e = self.family, self.graph, self.shape.experts
-        assert e is not None  # noqa: S101 - a layer with experts comes with their sizes
-        hidden, tokens = x.ne[0], x.ne[1]
-        scores = g.project(e.count, x)
+    def experts(self, layer: LayerShape, x: Tensor) -> Tensor:
+        """Return what the experts of a layer give, the shared one included."""
+        found = self.routed(x)
+        if self.shape.experts is None or not self.shape.experts.shared:
+            return found
+        return self.graph.like("ADD", found, self.mlp(layer, x, self.shape.experts.shared))
+
+    def chosen(self, x: Tensor, e: Experts) -> tuple[Tensor, Tensor]:
+        """Return which experts the tokens go through, and their weights."""
+        family, g, tokens = self.family, self.graph, x.ne[1]
+        raw = scores = g.project(e.count, x)
         if family.gating == "softmax":
             scores = g.like("SOFT_MAX", scores)
         elif family.gating == "sigmoid":
             scores = g.like("UNARY", scores)
         ranked = g.like("ADD", scores) if family.gate_bias else scores
+        if family.gate_first:
+            ranked = raw
+        if e.groups > 1:
+            ranked = self.grouped(ranked, e)
         sorted_ = g.make("ARGSORT", ranked.ne, ranked, element="i32")
         chosen = g.view(sorted_, (e.used, tokens), (sorted_.nb[1],))
         weights = g.rows(g.reshape(scores, 1, e.count, tokens), chosen)
@@ -332,11 +372,36 @@ class _Decoder:
         if family.gate_scale:
             weights = g.like("SCALE", weights)
         g.expand(weights)
+        return chosen, weights
+
+    def grouped(self, scores: Tensor, e: Experts) -> Tensor:
+        """Return the scores with those of groups that were not chosen taken away."""
+        g, tokens, own = self.graph, scores.ne[1], e.count // e.groups
+        groups = g.reshape(scores, own, e.groups, tokens)
+        order = g.make("ARGSORT", groups.ne, groups, element="i32")
+        best = g.view(order, (2, e.groups, tokens), order.nb[1:3])
+        top = g.rows(g.reshape(groups, 1, own, e.groups, tokens), best)
+        sums = g.make("SUM_ROWS", (1, e.groups, tokens), g.reshape(top, 2, e.groups, tokens))
+        order = g.make("ARGSORT", (e.groups, tokens), g.reshape(sums, e.groups, tokens), element="i32")
+        kept = g.view(order, (e.groups_used, tokens), (order.nb[1],))
+        rows = g.rows(groups, kept)
+        filled = g.like("FILL", groups)
+        return g.reshape(g.store(rows, kept, filled), e.count, tokens)
+
+    def routed(self, x: Tensor) -> Tensor:
+        """Return the sum of what the chosen experts give (build_moe_ffn)."""
+        family, g, e = self.family, self.graph, self.shape.experts
+        assert e is not None  # noqa: S101 - a layer with experts comes with their sizes
+        hidden, tokens = x.ne[0], x.ne[1]
+        chosen, weights = self.chosen(x, e)
         each = g.reshape(x, hidden, 1, tokens)
+        if family.gate_first:
+            each = g.like("MUL", g.make("REPEAT", (hidden, e.used, tokens), each), weights)
         up = self.by_expert(e.inner, each, chosen, e)
         gate = self.by_expert(e.inner, each, chosen, e)
         found = self.by_expert(hidden, g.like("GLU", gate, up), chosen, e)
-        found = g.like("MUL", found, weights)
+        if not family.gate_first:
+            found = g.like("MUL", found, weights)
         g.expand(found)
         parts = [g.view(found, (hidden, tokens), (found.nb[2],)) for _ in range(e.used)]
         g.expand(*parts)

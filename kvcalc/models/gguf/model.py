@@ -16,6 +16,7 @@ from kvcalc.models.gguf.faults import broken
 from kvcalc.models.gguf.fields import Fields
 from kvcalc.models.gguf.header import Header, read_header
 from kvcalc.models.gguf.shards import shard_count, sibling
+from kvcalc.models.gguf.size import model_size
 from kvcalc.models.gguf.tensors import Tensors
 from kvcalc.models.text import printable
 
@@ -170,6 +171,7 @@ def _model(
         architecture=fields.arch,
         num_attention_heads=fields.heads(),
         traits=_TRAITS.get(fields.arch, ()),
+        size=model_size(fields),
         notes=(_DTYPE_NOTE, *_notes(fields, blocks, in_main=in_main), *notes),
     )
     layers = (

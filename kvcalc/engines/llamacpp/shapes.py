@@ -1,0 +1,114 @@
+"""The widths of a served model, layer by layer, as its graph needs them."""
+
+from __future__ import annotations
+
+from kvcalc.core.attention import ChunkedAttention, FullAttention, Mla, SlidingWindow
+from kvcalc.core.layers import LayerRun
+from kvcalc.core.size import ModelSize
+from kvcalc.engines.llamacpp.graph import Experts, LayerShape, Shape
+from kvcalc.engines.llamacpp.graph_latent import Latent
+from kvcalc.engines.llamacpp.served import Served
+
+__all__ = ["expert_groups", "latent_of", "shape_of"]
+
+_GROUPS = ((1, 1), (8, 4), (8, 3), (4, 2))
+"""Groups of experts, and how many a token chooses: those of published models."""
+
+
+def expert_groups(served: Served) -> tuple[tuple[int, int], ...]:
+    """Return what a model's groups of experts can be, which configs kvcalc reads do not tell."""
+    size = served.model.size
+    grouped = served.arch in ("deepseek2", "deepseek32", "glm-dsa", "bailingmoe2", "dots1")
+    if size is None or size.num_experts is None or not grouped:
+        return _GROUPS[:1]
+    count = size.num_experts
+    return tuple(g for g in _GROUPS if not count % g[0] and count // g[0] > 1)
+
+
+def latent_of(served: Served) -> Latent | None:
+    """Return the widths of latent attention; None where the model has none, or they are not known."""
+    size = served.model.size
+    caches = [cache for run in served.layers for cache in run.caches]
+    mla = next((c for c in caches if isinstance(c, Mla)), None)
+    if size is None or size.qk_nope_head_dim is None or size.v_head_dim is None:
+        return None
+    if mla is not None:
+        return Latent(
+            q_rank=size.q_lora_rank or 0,
+            kv_rank=mla.kv_lora_rank,
+            rope=mla.qk_rope_head_dim,
+            plain=size.qk_nope_head_dim,
+            head_v=size.v_head_dim,
+        )
+    whole = next((c for c in caches if isinstance(c, FullAttention)), None)
+    if whole is None or size.kv_lora_rank is None:
+        return None
+    return Latent(
+        q_rank=size.q_lora_rank or 0,
+        kv_rank=size.kv_lora_rank,
+        rope=whole.head_dim - size.qk_nope_head_dim,
+        plain=size.qk_nope_head_dim,
+        head_v=size.v_head_dim,
+        absorbed=False,
+    )
+
+
+def shape_of(served: Served, groups: tuple[int, int], *, scaled: bool) -> Shape | None:
+    """Return the widths of a model; None where some are not known."""
+    size = served.model.size
+    if size is None or size.hidden_size is None or size.vocab_size is None:
+        return None
+    layers = [_layer(i, run, served, size) for i, run in served.numbered]
+    known = tuple(layer for layer in layers if layer is not None)
+    experts = _experts(size, groups, scaled=scaled)
+    if len(known) != len(layers) or (any(la.experts for la in known) and experts is None):
+        return None
+    return Shape(size.hidden_size, size.vocab_size, known, experts)
+
+
+def _layer(number: int, run: LayerRun, served: Served, size: ModelSize) -> LayerShape | None:
+    heads = served.model.num_attention_heads
+    if size.layer_heads:
+        heads = size.layer_heads[number] if number < len(size.layer_heads) else None
+    inner = size.intermediate_size
+    if size.layer_inner:
+        inner = size.layer_inner[number] if number < len(size.layer_inner) else None
+    experts = size.num_experts is not None and number >= (size.first_moe_layer or 0)
+    if heads is None or (inner is None and not experts) or len(run.caches) > 1:
+        return None
+    width = inner or 0
+    if not run.caches:
+        # A layer without heads has no attention; one that borrows K and V has, and is not known.
+        return None if heads else LayerShape(0, 0, 0, 0, width, experts=experts)
+    cache = run.caches[0]
+    if isinstance(cache, Mla):
+        row = cache.kv_lora_rank + cache.qk_rope_head_dim
+        return LayerShape(heads, 1, row, cache.kv_lora_rank, width, experts=experts)
+    if not isinstance(cache, (FullAttention, SlidingWindow, ChunkedAttention)):
+        return None
+    value = cache.head_dim if cache.v_head_dim is None else cache.v_head_dim
+    return LayerShape(
+        heads,
+        cache.num_kv_heads,
+        cache.head_dim,
+        value,
+        width,
+        windowed=not isinstance(cache, FullAttention),
+        experts=experts,
+    )
+
+
+def _experts(size: ModelSize, groups: tuple[int, int], *, scaled: bool) -> Experts | None:
+    needed = (size.num_experts, size.num_experts_per_tok, size.moe_intermediate_size)
+    count, used, inner = needed
+    if count is None or used is None or inner is None:
+        return None
+    return Experts(
+        count,
+        used,
+        inner,
+        size.shared_intermediate_size or 0,
+        scaled=scaled,
+        groups=groups[0],
+        groups_used=groups[1],
+    )

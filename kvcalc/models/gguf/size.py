@@ -1,0 +1,59 @@
+"""The widths that a GGUF file states beside its cache: all of them optional.
+
+llama.cpp b11434 src/llama-model.cpp (llama_model_base::load_hparams). A value that makes no sense
+is left out: sizes change nothing of the cache.
+"""
+
+from __future__ import annotations
+
+from kvcalc.core.size import ModelSize
+from kvcalc.models.gguf.fields import Fields
+
+__all__ = ["model_size"]
+
+
+def model_size(fields: Fields) -> ModelSize:
+    """Return the sizes that a file's keys give."""
+    inner = fields.by_layer("feed_forward_length")
+    heads = fields.by_layer("attention.head_count")
+    experts = fields.quietly("expert_count")
+    dense = fields.quietly("leading_dense_block_count") or 0
+    rope = fields.quietly("rope.dimension_count")
+    head = fields.quietly("attention.key_length_mla")
+    if head is None and fields.quietly("attention.kv_lora_rank") is not None:
+        head = fields.quietly("attention.key_length")
+    value = fields.quietly("attention.value_length_mla")
+    return ModelSize(
+        hidden_size=fields.quietly("embedding_length"),
+        intermediate_size=max(inner, default=0) or None,
+        vocab_size=fields.vocabulary(),
+        num_experts=experts,
+        num_experts_per_tok=fields.quietly("expert_used_count") if experts else None,
+        moe_intermediate_size=(
+            fields.quietly("expert_feed_forward_length") or max(inner, default=0) or None
+            if experts
+            else None
+        ),
+        num_moe_layers=max(1, fields.main - dense) if experts else None,
+        first_moe_layer=dense if experts else None,
+        shared_intermediate_size=_shared(fields) if experts else None,
+        q_lora_rank=fields.quietly("attention.q_lora_rank"),
+        kv_lora_rank=fields.quietly("attention.kv_lora_rank"),
+        qk_nope_head_dim=head - rope if head and rope and head > rope else None,
+        v_head_dim=value or (fields.quietly("attention.value_length") if head else None),
+        index_n_heads=fields.quietly("attention.indexer.head_count"),
+        layer_heads=_varying(heads),
+        layer_inner=_varying(inner),
+    )
+
+
+def _shared(fields: Fields) -> int:
+    known = fields.quietly("expert_shared_feed_forward_length")
+    if known is not None:
+        return known
+    each = fields.quietly("expert_feed_forward_length") or 0
+    return each * (fields.quietly("expert_shared_count") or 0)
+
+
+def _varying(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return numbers if len(set(numbers)) > 1 else ()
