@@ -13,9 +13,10 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.engines.llamacpp.allocator import peak_bytes
 from kvcalc.engines.llamacpp.cells import padded, windowed
 from kvcalc.engines.llamacpp.contexts import Context, contexts_of
-from kvcalc.engines.llamacpp.families import families
+from kvcalc.engines.llamacpp.families import SCALED_EXPERTS, families
 from kvcalc.engines.llamacpp.ggml import Graph
 from kvcalc.engines.llamacpp.graph import Family, Shape, Step, decoder
+from kvcalc.engines.llamacpp.graph_delta import delta_decoder
 from kvcalc.engines.llamacpp.graph_latent import latent_decoder
 from kvcalc.engines.llamacpp.settings import Settings
 from kvcalc.engines.llamacpp.shapes import expert_groups, latent_of, shape_of
@@ -70,23 +71,28 @@ def compute_buffer(
 
 
 def buffer_of(
-    main: Context, settings: Settings, *, outputs: int | None = None, scaled_experts: bool = False
+    main: Context, settings: Settings, *, outputs: int | None = None, every_tensor: bool = False
 ) -> Interval | None:
-    """Return the bytes of the compute buffer of a context; `scaled_experts`: see graph.Experts."""
+    """Return the bytes of the compute buffer of a context.
+
+    `every_tensor`: the model has every tensor that llama.cpp can use, as one from key-values alone.
+    """
     found: list[int] = []
     known = families(main.served.arch)
     step = step_of(main, settings, outputs)
     if settings.build.number < _MEASURED_FROM:
         return None
     for groups in expert_groups(main.served):
-        shape = shape_of(main.served, groups, scaled=scaled_experts)
+        scaled = every_tensor and main.served.arch in SCALED_EXPERTS
+        shape = shape_of(main.served, groups, main.sizes.states, scaled=scaled)
         if shape is None:
             return None
         for family in known:
-            found.append(peak_bytes(_graph(main, family, shape, step, settings), CPU_ALIGNMENT))
+            graph = _graph(main, family, shape, step, settings, every_tensor=every_tensor)
+            found.append(peak_bytes(graph, CPU_ALIGNMENT))
     if not found:
         return None
-    reason = "" if len(set(found)) == 1 else "the file says how its experts are chosen"
+    reason = "" if len(set(found)) == 1 else "the file decides what its architecture leaves open"
     return Interval(min(found), max(found), reason)
 
 
@@ -112,7 +118,24 @@ def step_of(main: Context, settings: Settings, outputs: int | None) -> Step:
     )
 
 
-def _graph(main: Context, family: Family, shape: Shape, step: Step, settings: Settings) -> Graph:
+def _graph(
+    main: Context,
+    family: Family,
+    shape: Shape,
+    step: Step,
+    settings: Settings,
+    *,
+    every_tensor: bool,
+) -> Graph:
+    if any(layer.mixer is not None for layer in shape.layers):
+        return delta_decoder(
+            family,
+            shape,
+            step,
+            settings.cells.sequences,
+            joined=main.served.arch == "qwen3next",
+            scored=every_tensor and main.served.arch == "qwen35",
+        )
     latent = latent_of(main.served)
     if latent is None:
         return decoder(family, shape, step)

@@ -11,33 +11,87 @@ from itertools import product
 
 from kvcalc.engines.llamacpp.graph import Family
 
-__all__ = ["families"]
+__all__ = ["SCALED_EXPERTS", "families"]
 
 _PLAIN = Family()
 _HEADS = Family(qk_norm="heads")
+_NORM = Family(norm="NORM")
 _FAMILIES: dict[str, Family] = {
-    "cohere2": Family(norm="NORM", rope="windowed", parallel=True),
+    "arcee": Family(mlp="plain"),
+    "bailingmoe": _PLAIN,
+    "bailingmoe2": _HEADS,
+    "cohere2": _NORM._replace(rope="windowed", parallel=("mlp", "stream", "attention")),
+    "command-r": _NORM._replace(parallel=("mlp", "stream", "attention")),
+    "dbrx": _NORM._replace(fused=True),
     "deci": _PLAIN,
-    "deepseek2": Family(gate_norm=False),
+    "deepseek": _PLAIN,
+    "deepseek2": _PLAIN,
+    "dots1": _HEADS,
+    "ernie4_5": _PLAIN,
+    "ernie4_5-moe": Family(gate_bias=True),
+    "exaone": _PLAIN,
     "exaone4": Family(before=False, after=True, qk_norm="heads", rope="windowed"),
+    "gemma": Family(embedding="scaled", q_scaled=True),
     "gemma2": Family(embedding="scaled", after=True, q_scaled=True, capped=True),
     "gemma3": Family(embedding="by_token", after=True, q_scaled=True, qk_norm="heads"),
-    "glm4moe": Family(qk_norm="heads", gating="sigmoid", gate_bias=True),
-    "gpt-oss": Family(gating="chosen", gate_norm=False, crop="end"),
+    "glm4": Family(after=True, mlp="joined"),
+    "glm4moe": _HEADS,
+    "gpt-oss": Family(gating="chosen", gate_norm=False),
+    "gptneox": _NORM._replace(mlp="plain", fused=True),
+    "granite": Family(embedding="scaled"),
+    "granitemoe": Family(embedding="scaled"),
+    "hunyuan-dense": _HEADS,
+    "hunyuan-moe": _HEADS,
+    "internlm2": _PLAIN,
     "llama": _PLAIN,
     "llama4": Family(
         gating="sigmoid", gate_norm=False, gate_first=True, tempered=True, rope="windowed"
     ),
     "mimo2": Family(gating="sigmoid", gate_bias=True),
+    "minicpm": Family(embedding="scaled"),
+    "minimax-m2": Family(qk_norm="rows"),
+    "mistral3": _PLAIN,
+    "nemotron": _NORM._replace(mlp="plain"),
+    "olmo": _NORM,
     "olmo2": Family(before=False, after=True, qk_norm="rows"),
+    "olmoe": Family(qk_norm="rows", gate_norm=False),
     "openelm": Family(qk_norm="heads", fused=True, residual_first=True),
+    "orion": _NORM,
+    "phi2": _NORM._replace(mlp="plain", q_scaled=True, parallel=("attention", "mlp", "stream")),
     "phi3": Family(q_scaled=True, mlp="joined", fused=True),
+    "phimoe": Family(q_scaled=True),
     "qwen2": _PLAIN,
+    "qwen2moe": Family(gate_norm=False, shared_gate="silu"),
+    "qwen2vl": Family(axes=4),
     "qwen3": _HEADS,
+    "qwen35": _HEADS._replace(axes=4),
+    "qwen35moe": _HEADS._replace(axes=4, shared_gate="sigmoid"),
     "qwen3moe": _HEADS,
+    "qwen3next": _HEADS._replace(shared_gate="sigmoid"),
+    "qwen3vl": _HEADS._replace(axes=4),
+    "qwen3vlmoe": _HEADS._replace(axes=4),
+    "seed_oss": _PLAIN,
+    "smollm3": _PLAIN,
+    "stablelm": _NORM,
+    "starcoder2": _NORM._replace(mlp="plain"),
+    "xverse": _PLAIN,
 }
-_OPEN_GATES = frozenset(("deepseek2", "glm4moe"))
+_OPEN_GATES = frozenset(
+    ("bailingmoe2", "deepseek2", "dots1", "glm4moe", "minimax-m2", "deepseek", "bailingmoe")
+)
 """Architectures whose files say whether weights of experts are normed, scaled and biased."""
+
+SCALED_EXPERTS = frozenset(
+    "cohere2moe deepseek32 dots3note gemma4 glm-dsa hy_v3 llama mellum mistral3 nemotron_h"
+    " nemotron_h_moe qwen35moe qwen3moe qwen3next qwen4exp".split()
+)
+"""Architectures whose experts' weights can have scales of their own (NVFP4)."""
+
+_OPEN_FUSED = frozenset(("bailingmoe2", "dbrx", "gptneox", "phi3"))
+"""Architectures whose files have one matrix for queries, keys and values, or three."""
+
+_OPEN_AXES = frozenset(("glm4", "glm4moe"))
+"""Architectures whose models that see images have four positions a token."""
 
 
 def families(arch: str | None) -> tuple[Family, ...]:
@@ -45,10 +99,15 @@ def families(arch: str | None) -> tuple[Family, ...]:
     found = _FAMILIES.get(arch or "")
     if found is None:
         return ()
-    if arch not in _OPEN_GATES:
-        return (found,)
-    gates = [("softmax", False), ("sigmoid", True), ("sigmoid", False)]
-    return tuple(
-        found._replace(gating=gating, gate_bias=bias, gate_norm=norm, gate_scale=scale)
-        for (gating, bias), norm, scale in product(gates, (False, True), (False, True))
-    )
+    known = [found]
+    if arch in _OPEN_GATES:
+        gates = [("softmax", False), ("sigmoid", True), ("sigmoid", False)]
+        known = [
+            found._replace(gating=gating, gate_bias=bias, gate_norm=norm, gate_scale=scale)
+            for (gating, bias), norm, scale in product(gates, (False, True), (False, True))
+        ]
+    if arch in _OPEN_FUSED:
+        known = [f._replace(fused=fused) for f, fused in product(known, (False, True))]
+    if arch in _OPEN_AXES:
+        known = [f._replace(axes=axes) for f, axes in product(known, (1, 4))]
+    return tuple(known)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from kvcalc.engines.llamacpp.ggml import Graph, Tensor
 
-__all__ = ["Decoder", "Experts", "Family", "LayerShape", "Shape", "Step", "decoder"]
+__all__ = ["Decoder", "Delta", "Experts", "Family", "LayerShape", "Shape", "Step", "decoder"]
 
 
 class Family(NamedTuple):
@@ -27,15 +27,16 @@ class Family(NamedTuple):
         q_scaled: queries are scaled by an operation of their own.
         fused: queries, keys and values come from one projection.
         mlp: gate and up from two projections, from one, or up alone with an activation.
-        parallel: the MLP reads what attention reads.
+        parallel: the MLP reads what attention reads; in which order both and the stream are added.
         residual_first: the stream comes first where the attention's result is added.
         capped: scores are capped, without flash attention by three operations more.
-        crop: tokens without output are dropped in the last layer, or after it.
         gating: of experts.
         gate_norm: weights of the chosen experts are made to add up to 1.
         gate_scale: and scaled.
         gate_bias: experts are chosen by biased scores.
         gate_first: tokens are weighted before the experts see them (Llama 4).
+        shared_gate: what a shared expert gives is weighted: by a sigmoid, or by silu(x) / x.
+        axes: positions a token (4 where images have places of their own).
         tempered: queries that are not turned are scaled by their position (Llama 4).
     """
 
@@ -43,21 +44,36 @@ class Family(NamedTuple):
     norm: Literal["RMS_NORM", "NORM"] = "RMS_NORM"
     before: bool = True
     after: bool = False
-    qk_norm: Literal["none", "heads", "heads_early", "rows"] = "none"
-    rope: Literal["all", "windowed"] = "all"
+    qk_norm: Literal["none", "heads", "rows"] = "none"
+    rope: Literal["all", "windowed", "none"] = "all"
     q_scaled: bool = False
     fused: bool = False
     mlp: Literal["gated", "joined", "plain"] = "gated"
-    parallel: bool = False
+    parallel: tuple[Literal["mlp", "attention", "stream"], ...] = ()
     residual_first: bool = False
     capped: bool = False
-    crop: Literal["layer", "end"] = "layer"
     gating: Literal["softmax", "sigmoid", "chosen"] = "softmax"
     gate_norm: bool = True
     gate_scale: bool = False
     gate_bias: bool = False
     gate_first: bool = False
     tempered: bool = False
+    shared_gate: Literal["none", "sigmoid", "silu"] = "none"
+    axes: int = 1
+
+
+class Delta(NamedTuple):
+    """A gated delta net: heads of keys and of values, their widths, tokens of its convolution.
+
+    `kept`: states of a sequence, snapshots included.
+    """
+
+    k_heads: int
+    v_heads: int
+    head_k: int
+    head_v: int
+    kernel: int
+    kept: int = 1
 
 
 class LayerShape(NamedTuple):
@@ -70,6 +86,7 @@ class LayerShape(NamedTuple):
     inner: int
     windowed: bool = False
     experts: bool = False
+    mixer: Delta | None = None
 
 
 class Experts(NamedTuple):
@@ -143,7 +160,7 @@ class Decoder:
     def __init__(self, family: Family, shape: Shape, step: Step) -> None:
         self.family, self.shape, self.step = family, shape, step
         self.graph = Graph()
-        self.positions = self.graph.entry("i32", step.tokens)
+        self.positions = self.graph.entry("i32", step.tokens * family.axes)
         self.temper = self.graph.entry("f32", 1, 1, step.tokens)
         self.out_ids = self.graph.entry("i32", step.outputs)
         self.inputs = {windowed: self._inputs(windowed) for windowed in (False, True)}
@@ -177,20 +194,21 @@ class Decoder:
         return self.graph.entry("f32", width, width)
 
     def build(self) -> Graph:
-        family, g = self.family, self.graph
+        g = self.graph
         stream = self.embedding()
         last = len(self.shape.layers) - 1
         for i, layer in enumerate(self.shape.layers):
-            crops = i == last and family.crop == "layer"
-            stream = self.layer(layer, stream, crops=crops)
-        if family.crop == "end":
-            stream = g.rows(stream, self.out_ids)
+            stream = self.layer(layer, stream, crops=i == last)
         found = self.norm(stream)
         found.output = True
+        self.beside(found)
         logits = g.project(self.shape.vocab, found)
         logits.output = True
         g.expand(logits)
         return g
+
+    def beside(self, found: Tensor) -> None:
+        """Add what is computed from the result beside the logits; most graphs have nothing."""
 
     def embedding(self) -> Tensor:
         """Return the stream's start; batches of embeddings and of both kinds have their inputs."""
@@ -223,7 +241,9 @@ class Decoder:
             if family.parallel:
                 read = g.rows(read, self.out_ids)
         if family.parallel:
-            return g.like("ADD", g.like("ADD", self.mlp(layer, read), kept), found)
+            parts = {"mlp": self.mlp(layer, read), "attention": found, "stream": kept}
+            first, second, third = (parts[name] for name in family.parallel)
+            return g.like("ADD", g.like("ADD", first, second), third)
         if family.after:
             found = self.norm(found)
         pair = (kept, found) if family.residual_first else (found, kept)
@@ -254,9 +274,9 @@ class Decoder:
     def attention(self, layer: LayerShape, x: Tensor) -> Tensor:
         family, g = self.family, self.graph
         q, k, v = self.projections(layer, x)
-        if family.qk_norm.startswith("heads"):
+        if family.qk_norm == "heads":
             q, k = self.norm(q), self.norm(k)
-        if family.rope == "all" or layer.windowed:
+        if family.rope == "all" or (family.rope == "windowed" and layer.windowed):
             q, k = g.like("ROPE", q, self.positions), g.like("ROPE", k, self.positions)
         elif family.tempered:
             q = g.like("MUL", q, self.temper)
@@ -266,6 +286,10 @@ class Decoder:
 
     def attend(self, layer: LayerShape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write K and V, and return what the queries read, projected (build_attn)."""
+        return self.graph.project(self.shape.hidden, self.look(layer, q, k, v))
+
+    def look(self, layer: LayerShape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write K and V, and return what the queries read."""
         g = self.graph
         given = self.inputs[layer.windowed]
         if given.k_turn is not None:
@@ -279,7 +303,7 @@ class Decoder:
         g.expand(found)
         if given.v_turn is not None:
             found = self.turned(found, given.v_turn)
-        return g.project(self.shape.hidden, found)
+        return found
 
     def turned(self, x: Tensor, matrix: Tensor) -> Tensor:
         """Return rows times a Hadamard matrix (llama_mul_mat_hadamard)."""
@@ -344,7 +368,16 @@ class Decoder:
         found = self.routed(x)
         if self.shape.experts is None or not self.shape.experts.shared:
             return found
-        return self.graph.like("ADD", found, self.mlp(layer, x, self.shape.experts.shared))
+        return self.graph.like("ADD", found, self.shared(layer, x, self.shape.experts.shared))
+
+    def shared(self, layer: LayerShape, x: Tensor, inner: int) -> Tensor:
+        g, gate = self.graph, self.family.shared_gate
+        found = self.mlp(layer, x, inner)
+        if gate == "none":
+            return found
+        raw = g.project(1, x)
+        weight = g.like("UNARY", raw)
+        return g.like("MUL", found, g.like("DIV", weight, raw) if gate == "silu" else weight)
 
     def chosen(self, x: Tensor, e: Experts) -> tuple[Tensor, Tensor]:
         """Return which experts the tokens go through, and their weights."""
@@ -382,7 +415,9 @@ class Decoder:
         best = g.view(order, (2, e.groups, tokens), order.nb[1:3])
         top = g.rows(g.reshape(groups, 1, own, e.groups, tokens), best)
         sums = g.make("SUM_ROWS", (1, e.groups, tokens), g.reshape(top, 2, e.groups, tokens))
-        order = g.make("ARGSORT", (e.groups, tokens), g.reshape(sums, e.groups, tokens), element="i32")
+        order = g.make(
+            "ARGSORT", (e.groups, tokens), g.reshape(sums, e.groups, tokens), element="i32"
+        )
         kept = g.view(order, (e.groups_used, tokens), (order.nb[1],))
         rows = g.rows(groups, kept)
         filled = g.like("FILL", groups)

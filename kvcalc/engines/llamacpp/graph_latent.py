@@ -54,9 +54,7 @@ class _LatentDecoder(Decoder):
         if not la.absorbed:
             return self.made(layer, q, compressed, turned)
         plain = g.permute(g.view(q, (la.plain, heads, tokens), q.nb[1:3]), 0, 2, 1, 3)
-        q_turned = g.like(
-            "ROPE", g.view(q, (la.rope, heads, tokens), q.nb[1:3]), self.positions
-        )
+        q_turned = g.like("ROPE", g.view(q, (la.rope, heads, tokens), q.nb[1:3]), self.positions)
         absorbed = g.permute(g.make("MUL_MAT", (la.kv_rank, tokens, heads), plain), 0, 2, 1, 3)
         joined = la.kv_rank + la.rope
         query = g.make("CONCAT", (joined, heads, tokens), absorbed, q_turned)

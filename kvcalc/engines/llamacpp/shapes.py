@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kvcalc.core.attention import ChunkedAttention, FullAttention, Mla, SlidingWindow
 from kvcalc.core.layers import LayerRun
+from kvcalc.core.recurrent import GatedDeltaNet
 from kvcalc.core.size import ModelSize
-from kvcalc.engines.llamacpp.graph import Experts, LayerShape, Shape
+from kvcalc.engines.llamacpp.graph import Delta, Experts, LayerShape, Shape
 from kvcalc.engines.llamacpp.graph_latent import Latent
 from kvcalc.engines.llamacpp.served import Served
 
@@ -53,12 +54,12 @@ def latent_of(served: Served) -> Latent | None:
     )
 
 
-def shape_of(served: Served, groups: tuple[int, int], *, scaled: bool) -> Shape | None:
-    """Return the widths of a model; None where some are not known."""
+def shape_of(served: Served, groups: tuple[int, int], states: int, *, scaled: bool) -> Shape | None:
+    """Return the widths of a model, whose states are kept `states` times; None if not known."""
     size = served.model.size
     if size is None or size.hidden_size is None or size.vocab_size is None:
         return None
-    layers = [_layer(i, run, served, size) for i, run in served.numbered]
+    layers = [_layer(i, run, served, size, states) for i, run in served.numbered]
     known = tuple(layer for layer in layers if layer is not None)
     experts = _experts(size, groups, scaled=scaled)
     if len(known) != len(layers) or (any(la.experts for la in known) and experts is None):
@@ -66,7 +67,9 @@ def shape_of(served: Served, groups: tuple[int, int], *, scaled: bool) -> Shape 
     return Shape(size.hidden_size, size.vocab_size, known, experts)
 
 
-def _layer(number: int, run: LayerRun, served: Served, size: ModelSize) -> LayerShape | None:
+def _layer(
+    number: int, run: LayerRun, served: Served, size: ModelSize, states: int
+) -> LayerShape | None:
     heads = served.model.num_attention_heads
     if size.layer_heads:
         heads = size.layer_heads[number] if number < len(size.layer_heads) else None
@@ -81,6 +84,16 @@ def _layer(number: int, run: LayerRun, served: Served, size: ModelSize) -> Layer
         # A layer without heads has no attention; one that borrows K and V has, and is not known.
         return None if heads else LayerShape(0, 0, 0, 0, width, experts=experts)
     cache = run.caches[0]
+    if isinstance(cache, GatedDeltaNet):
+        mixer = Delta(
+            cache.num_k_heads,
+            cache.num_v_heads,
+            cache.head_k_dim,
+            cache.head_v_dim,
+            cache.conv_kernel,
+            states,
+        )
+        return LayerShape(0, 0, 0, 0, width, experts=experts, mixer=mixer)
     if isinstance(cache, Mla):
         row = cache.kv_lora_rank + cache.qk_rope_head_dim
         return LayerShape(heads, 1, row, cache.kv_lora_rank, width, experts=experts)

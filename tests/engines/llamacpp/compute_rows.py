@@ -51,7 +51,7 @@ def interval(row: dict[str, Any]) -> Interval | None:
     spec = sized(row)
     settings = resolve(spec, deployment(row["ctx"]), [])
     main = contexts_of(spec, settings, [])[0]
-    return buffer_of(main, settings, outputs=row["outputs"], scaled_experts="vocab" in row)
+    return buffer_of(main, settings, outputs=row["outputs"], every_tensor="vocab" in row)
 
 
 def compute_tally(name: str = "rows.jsonl") -> ComputeTally:
