@@ -16,6 +16,8 @@ from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count
+from kvcalc.engines.llamacpp.buffers import with_buffers
+from kvcalc.engines.llamacpp.compute import Interval, compute_buffer
 from kvcalc.engines.llamacpp.contexts import Context, contexts_of, draft_context
 from kvcalc.engines.llamacpp.fit import fitted
 from kvcalc.engines.llamacpp.notes import convention, explain, not_modelled
@@ -23,7 +25,7 @@ from kvcalc.engines.llamacpp.ranks import ranks_of
 from kvcalc.engines.llamacpp.settings import Settings, resolve
 from kvcalc.engines.llamacpp.start_up import start_up_log
 
-__all__ = ["plan", "start_up_log"]
+__all__ = ["Interval", "compute_buffer", "plan", "start_up_log"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
@@ -44,7 +46,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     draft = deployment.draft_model
     if draft is not None:
         contexts.append(draft_context(_spec(draft), settings, notes))
-    ranks = ranks_of(contexts, settings)
+    ranks = with_buffers(ranks_of(contexts, settings), contexts, settings)
     if not any(rank.pools for rank in ranks):
         raise UnsupportedError(
             f"llama.cpp keeps no KV cache for {model.name}",

@@ -16,9 +16,22 @@ __all__ = ["peak_bytes"]
 
 _ENDLESS = 2**63
 _IN_PLACE = frozenset(
-    "FILL SCALE ADD ADD_ID SUB MUL DIV SQR SQRT LOG UNARY ROPE RMS_NORM CLAMP SOFT_MAX".split()
+    (
+        "ADD",
+        "CLAMP",
+        "DIV",
+        "FILL",
+        "MUL",
+        "RMS_NORM",
+        "ROPE",
+        "SCALE",
+        "SOFT_MAX",
+        "SQR",
+        "SUB",
+        "UNARY",
+    )
 )
-"""ggml_op_can_inplace, the operations of training left out."""
+"""ggml_op_can_inplace, of the operations that the graphs here have."""
 
 
 def peak_bytes(graph: Graph, alignment: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from kvcalc.engines.llamacpp.graph import Family
+from kvcalc.engines.llamacpp.graph_shapes import Family, Gating
 
 __all__ = ["SCALED_EXPERTS", "families"]
 
@@ -82,8 +82,21 @@ _OPEN_GATES = frozenset(
 """Architectures whose files say whether weights of experts are normed, scaled and biased."""
 
 SCALED_EXPERTS = frozenset(
-    "cohere2moe deepseek32 dots3note gemma4 glm-dsa hy_v3 llama mellum mistral3 nemotron_h"
-    " nemotron_h_moe qwen35moe qwen3moe qwen3next qwen4exp".split()
+    (
+        "cohere2moe",
+        "deepseek32",
+        "gemma4",
+        "glm-dsa",
+        "hy_v3",
+        "llama",
+        "mellum",
+        "mistral3",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "qwen35moe",
+        "qwen3moe",
+        "qwen3next",
+    )
 )
 """Architectures whose experts' weights can have scales of their own (NVFP4)."""
 
@@ -101,7 +114,11 @@ def families(arch: str | None) -> tuple[Family, ...]:
         return ()
     known = [found]
     if arch in _OPEN_GATES:
-        gates = [("softmax", False), ("sigmoid", True), ("sigmoid", False)]
+        gates: list[tuple[Gating, bool]] = [
+            ("softmax", False),
+            ("sigmoid", True),
+            ("sigmoid", False),
+        ]
         known = [
             found._replace(gating=gating, gate_bias=bias, gate_norm=norm, gate_scale=scale)
             for (gating, bias), norm, scale in product(gates, (False, True), (False, True))

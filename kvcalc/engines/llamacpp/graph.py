@@ -7,136 +7,13 @@ that is added, changes nothing and is left out. llama.cpp b11434: src/llama-grap
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from kvcalc.engines.llamacpp.ggml import Graph, Tensor
+from kvcalc.engines.llamacpp.graph_experts import Routing
+from kvcalc.engines.llamacpp.graph_shapes import Family, LayerShape, Shape, Step
 
-__all__ = ["Decoder", "Delta", "Experts", "Family", "LayerShape", "Shape", "Step", "decoder"]
-
-
-class Family(NamedTuple):
-    """How the models of an architecture differ, as far as memory goes.
-
-    Attributes:
-        embedding: what scales it: nothing, a number, or a number a token (an input).
-        norm: the operation; the other one cannot take its parent's place.
-        before: attention and MLP read a norm of the stream.
-        after: what they give passes a norm before it is added.
-        qk_norm: queries and keys pass a norm, a head at a time or whole rows.
-        rope: which layers turn queries and keys.
-        q_scaled: queries are scaled by an operation of their own.
-        fused: queries, keys and values come from one projection.
-        mlp: gate and up from two projections, from one, or up alone with an activation.
-        parallel: the MLP reads what attention reads; in which order both and the stream are added.
-        residual_first: the stream comes first where the attention's result is added.
-        capped: scores are capped, without flash attention by three operations more.
-        gating: of experts.
-        gate_norm: weights of the chosen experts are made to add up to 1.
-        gate_scale: and scaled.
-        gate_bias: experts are chosen by biased scores.
-        gate_first: tokens are weighted before the experts see them (Llama 4).
-        shared_gate: what a shared expert gives is weighted: by a sigmoid, or by silu(x) / x.
-        axes: positions a token (4 where images have places of their own).
-        tempered: queries that are not turned are scaled by their position (Llama 4).
-    """
-
-    embedding: Literal["plain", "scaled", "by_token"] = "plain"
-    norm: Literal["RMS_NORM", "NORM"] = "RMS_NORM"
-    before: bool = True
-    after: bool = False
-    qk_norm: Literal["none", "heads", "rows"] = "none"
-    rope: Literal["all", "windowed", "none"] = "all"
-    q_scaled: bool = False
-    fused: bool = False
-    mlp: Literal["gated", "joined", "plain"] = "gated"
-    parallel: tuple[Literal["mlp", "attention", "stream"], ...] = ()
-    residual_first: bool = False
-    capped: bool = False
-    gating: Literal["softmax", "sigmoid", "chosen"] = "softmax"
-    gate_norm: bool = True
-    gate_scale: bool = False
-    gate_bias: bool = False
-    gate_first: bool = False
-    tempered: bool = False
-    shared_gate: Literal["none", "sigmoid", "silu"] = "none"
-    axes: int = 1
-
-
-class Delta(NamedTuple):
-    """A gated delta net: heads of keys and of values, their widths, tokens of its convolution.
-
-    `kept`: states of a sequence, snapshots included.
-    """
-
-    k_heads: int
-    v_heads: int
-    head_k: int
-    head_v: int
-    kernel: int
-    kept: int = 1
-
-
-class LayerShape(NamedTuple):
-    """One layer: its heads, the width of its MLP, whether it has experts and a window."""
-
-    heads: int
-    kv_heads: int
-    head_k: int
-    head_v: int
-    inner: int
-    windowed: bool = False
-    experts: bool = False
-    mixer: Delta | None = None
-
-
-class Experts(NamedTuple):
-    """Experts of a layer: how many, how many a token goes through, their width; the shared one's.
-
-    `groups`: a token first chooses `groups_used` of so many groups.
-    `scaled`: their weights have scales of their own (NVFP4, and models from key-values alone).
-    """
-
-    count: int
-    used: int
-    inner: int
-    shared: int = 0
-    scaled: bool = False
-    groups: int = 1
-    groups_used: int = 1
-
-
-class Shape(NamedTuple):
-    """The widths of a model."""
-
-    hidden: int
-    vocab: int
-    layers: tuple[LayerShape, ...]
-    experts: Experts | None = None
-
-
-class Step(NamedTuple):
-    """One step at its largest.
-
-    Attributes:
-        tokens: in the step, a multiple of the sequences.
-        outputs: tokens whose logits are wanted.
-        streams: pools of cells.
-        cells: of a stream; `window_cells` of one of sliding layers.
-        flash: flash attention.
-        k_packed, v_packed: the cache type packs blocks of elements.
-        k_cast, v_cast: flash attention first makes the whole cache f16 (a cache in f32).
-    """
-
-    tokens: int
-    outputs: int
-    streams: int
-    cells: int
-    window_cells: int
-    flash: bool
-    k_packed: bool = False
-    v_packed: bool = False
-    k_cast: bool = False
-    v_cast: bool = False
+__all__ = ["Decoder", "decoder"]
 
 
 def decoder(family: Family, shape: Shape, step: Step) -> Graph:
@@ -260,10 +137,10 @@ class Decoder:
         dims = (layer.head_k, layer.head_k, layer.head_v)
         if self.family.fused:
             joined = g.project(sum(h * d for h, d in zip(heads, dims, strict=True)), x)
-            found = []
-            for h, d in zip(heads, dims, strict=True):
-                found.append(g.view(joined, (d, h, tokens), (4 * d, joined.nb[1])))
-            return found
+            return [
+                g.view(joined, (d, h, tokens), (4 * d, joined.nb[1]))
+                for h, d in zip(heads, dims, strict=True)
+            ]
         found = [g.project(h * d, x) for h, d in zip(heads, dims, strict=True)]
         if self.family.qk_norm == "rows":
             found[:2] = [self.norm(part) for part in found[:2]]
@@ -338,12 +215,12 @@ class Decoder:
         if step.flash:
             ne = (layer.head_v, layer.heads, own, step.streams)
             cells = given.mask.ne[0]
-            read = [q]
-            for cast, width_ in ((step.k_cast, layer.head_k), (step.v_cast, layer.head_v)):
+            parents = [q]
+            for cast, head in ((step.k_cast, layer.head_k), (step.v_cast, layer.head_v)):
                 if cast:
-                    whole = (width_, cells, layer.kv_heads, step.streams)
-                    read.append(g.make("CPY", whole, element="f16"))
-            found = g.make("FLASH_ATTN_EXT", ne, *read, given.mask)
+                    whole = (head, cells, layer.kv_heads, step.streams)
+                    parents.append(g.make("CPY", whole, element="f16"))
+            found = g.make("FLASH_ATTN_EXT", ne, *parents, given.mask)
             return g.reshape(found, width, step.tokens)
         weights = g.make("MUL_MAT", (given.mask.ne[0], own, layer.heads, step.streams), q)
         if self.family.capped:
@@ -365,10 +242,12 @@ class Decoder:
 
     def experts(self, layer: LayerShape, x: Tensor) -> Tensor:
         """Return what the experts of a layer give, the shared one included."""
-        found = self.routed(x)
-        if self.shape.experts is None or not self.shape.experts.shared:
+        experts = self.shape.experts
+        assert experts is not None  # noqa: S101 - a layer with experts comes with their sizes
+        found = Routing(self.graph, self.family, experts).routed(x)
+        if not experts.shared:
             return found
-        return self.graph.like("ADD", found, self.shared(layer, x, self.shape.experts.shared))
+        return self.graph.like("ADD", found, self.shared(layer, x, experts.shared))
 
     def shared(self, layer: LayerShape, x: Tensor, inner: int) -> Tensor:
         g, gate = self.graph, self.family.shared_gate
@@ -378,79 +257,3 @@ class Decoder:
         raw = g.project(1, x)
         weight = g.like("UNARY", raw)
         return g.like("MUL", found, g.like("DIV", weight, raw) if gate == "silu" else weight)
-
-    def chosen(self, x: Tensor, e: Experts) -> tuple[Tensor, Tensor]:
-        """Return which experts the tokens go through, and their weights."""
-        family, g, tokens = self.family, self.graph, x.ne[1]
-        raw = scores = g.project(e.count, x)
-        if family.gating == "softmax":
-            scores = g.like("SOFT_MAX", scores)
-        elif family.gating == "sigmoid":
-            scores = g.like("UNARY", scores)
-        ranked = g.like("ADD", scores) if family.gate_bias else scores
-        if family.gate_first:
-            ranked = raw
-        if e.groups > 1:
-            ranked = self.grouped(ranked, e)
-        sorted_ = g.make("ARGSORT", ranked.ne, ranked, element="i32")
-        chosen = g.view(sorted_, (e.used, tokens), (sorted_.nb[1],))
-        weights = g.rows(g.reshape(scores, 1, e.count, tokens), chosen)
-        if family.gating == "chosen":
-            flat = g.reshape(weights, e.used, tokens)
-            weights = g.reshape(g.like("SOFT_MAX", flat), 1, e.used, tokens)
-        if family.gate_norm:
-            flat = g.reshape(weights, e.used, tokens)
-            total = g.like("CLAMP", g.make("SUM_ROWS", (1, tokens), flat))
-            weights = g.reshape(g.like("DIV", flat, total), 1, e.used, tokens)
-        if family.gate_scale:
-            weights = g.like("SCALE", weights)
-        g.expand(weights)
-        return chosen, weights
-
-    def grouped(self, scores: Tensor, e: Experts) -> Tensor:
-        """Return the scores with those of groups that were not chosen taken away."""
-        g, tokens, own = self.graph, scores.ne[1], e.count // e.groups
-        groups = g.reshape(scores, own, e.groups, tokens)
-        order = g.make("ARGSORT", groups.ne, groups, element="i32")
-        best = g.view(order, (2, e.groups, tokens), order.nb[1:3])
-        top = g.rows(g.reshape(groups, 1, own, e.groups, tokens), best)
-        sums = g.make("SUM_ROWS", (1, e.groups, tokens), g.reshape(top, 2, e.groups, tokens))
-        order = g.make(
-            "ARGSORT", (e.groups, tokens), g.reshape(sums, e.groups, tokens), element="i32"
-        )
-        kept = g.view(order, (e.groups_used, tokens), (order.nb[1],))
-        rows = g.rows(groups, kept)
-        filled = g.like("FILL", groups)
-        return g.reshape(g.store(rows, kept, filled), e.count, tokens)
-
-    def routed(self, x: Tensor) -> Tensor:
-        """Return the sum of what the chosen experts give (build_moe_ffn)."""
-        family, g, e = self.family, self.graph, self.shape.experts
-        assert e is not None  # noqa: S101 - a layer with experts comes with their sizes
-        hidden, tokens = x.ne[0], x.ne[1]
-        chosen, weights = self.chosen(x, e)
-        each = g.reshape(x, hidden, 1, tokens)
-        if family.gate_first:
-            each = g.like("MUL", g.make("REPEAT", (hidden, e.used, tokens), each), weights)
-        up = self.by_expert(e.inner, each, chosen, e)
-        gate = self.by_expert(e.inner, each, chosen, e)
-        found = self.by_expert(hidden, g.like("GLU", gate, up), chosen, e)
-        if not family.gate_first:
-            found = g.like("MUL", found, weights)
-        g.expand(found)
-        parts = [g.view(found, (hidden, tokens), (found.nb[2],)) for _ in range(e.used)]
-        g.expand(*parts)
-        total = parts[0]
-        for part in parts[1:]:
-            total = g.like("ADD", total, part)
-            g.expand(total)
-        return total if e.used > 1 else g.like("CONT", total)
-
-    def by_expert(self, rows: int, x: Tensor, chosen: Tensor, e: Experts) -> Tensor:
-        """Return the product with the chosen experts' matrices (build_lora_mm_id)."""
-        g, tokens = self.graph, x.ne[2]
-        found = g.make("MUL_MAT_ID", (rows, e.used, tokens), x, chosen)
-        if not e.scaled:
-            return found
-        spread = g.make("REPEAT", (1, e.count, tokens))
-        return g.like("MUL", found, g.rows(spread, chosen))

@@ -1,10 +1,14 @@
-"""The graph of models with gated delta nets: llama.cpp b11434 src/models/qwen35.cpp, qwen3next.cpp
-and delta-net-base.cpp (build_conv_state, build_recurrent_attn)."""
+"""The graph of models with gated delta nets.
+
+llama.cpp b11434 src/models/qwen35.cpp, qwen3next.cpp and delta-net-base.cpp (build_conv_state,
+build_recurrent_attn).
+"""
 
 from __future__ import annotations
 
 from kvcalc.engines.llamacpp.ggml import Graph, Tensor
-from kvcalc.engines.llamacpp.graph import Decoder, Delta, Family, LayerShape, Shape, Step
+from kvcalc.engines.llamacpp.graph import Decoder
+from kvcalc.engines.llamacpp.graph_shapes import Delta, Family, LayerShape, Shape, Step
 
 __all__ = ["delta_decoder"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.engines.llamacpp.ggml import Element, Graph, Tensor
-from kvcalc.engines.llamacpp.graph import Decoder, Family, LayerShape, Shape, Step
+from kvcalc.engines.llamacpp.graph import Decoder
+from kvcalc.engines.llamacpp.graph_shapes import Family, LayerShape, Shape, Step
 
 __all__ = ["Latent", "latent_decoder"]
 

@@ -6,8 +6,8 @@ from kvcalc.core.attention import ChunkedAttention, FullAttention, Mla, SlidingW
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.recurrent import GatedDeltaNet
 from kvcalc.core.size import ModelSize
-from kvcalc.engines.llamacpp.graph import Delta, Experts, LayerShape, Shape
 from kvcalc.engines.llamacpp.graph_latent import Latent
+from kvcalc.engines.llamacpp.graph_shapes import Delta, Experts, LayerShape, Shape
 from kvcalc.engines.llamacpp.served import Served
 
 __all__ = ["expert_groups", "latent_of", "shape_of"]
@@ -27,7 +27,7 @@ def expert_groups(served: Served) -> tuple[tuple[int, int], ...]:
 
 
 def latent_of(served: Served) -> Latent | None:
-    """Return the widths of latent attention; None where the model has none, or they are not known."""
+    """Return the widths of latent attention; None without it, or where they are not known."""
     size = served.model.size
     caches = [cache for run in served.layers for cache in run.caches]
     mla = next((c for c in caches if isinstance(c, Mla)), None)

@@ -142,9 +142,9 @@ class Fields:
     def by_layer(self, name: str) -> tuple[int, ...]:
         """Return one number a layer, drafts left out; none where the file has none that fit."""
         entry = self._entries.get(self._key(name))
-        listed = entry if isinstance(entry, tuple) and not isinstance(entry, Skipped) else (entry,)
-        if len(listed) == 1 and not self.is_list(name):
-            listed = listed * self.main
+        if isinstance(entry, Skipped):
+            return ()
+        listed = entry if isinstance(entry, tuple) else (entry,) * self.main
         found = [n for n in listed[: self.main] if type(n) is int and 0 <= n <= MAX_DIMENSION]
         return tuple(found) if len(found) == self.main else ()
 

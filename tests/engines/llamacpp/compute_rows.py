@@ -43,7 +43,9 @@ def sized(row: dict[str, Any]) -> ModelSpec:
     return msgspec.structs.replace(spec, size=size)
 
 
-def interval(row: dict[str, Any]) -> Interval | None:
+def interval(
+    row: dict[str, Any], *, gpu: bool = False, every_layer: bool = False
+) -> Interval | None:
     """Return kvcalc's bytes of a row's compute buffer.
 
     A model from key-values alone has every tensor that llama.cpp can use, scales of experts too.
@@ -51,7 +53,14 @@ def interval(row: dict[str, Any]) -> Interval | None:
     spec = sized(row)
     settings = resolve(spec, deployment(row["ctx"]), [])
     main = contexts_of(spec, settings, [])[0]
-    return buffer_of(main, settings, outputs=row["outputs"], every_tensor="vocab" in row)
+    return buffer_of(
+        main,
+        settings,
+        gpu=gpu,
+        outputs=row["outputs"],
+        every_tensor="vocab" in row,
+        every_layer=every_layer,
+    )
 
 
 def compute_tally(name: str = "rows.jsonl") -> ComputeTally:
