@@ -15,12 +15,13 @@ from kvcalc.engines.llamacpp.allocator import peak_bytes
 from kvcalc.engines.llamacpp.cells import padded, windowed
 from kvcalc.engines.llamacpp.contexts import Context, contexts_of
 from kvcalc.engines.llamacpp.device import bounds
-from kvcalc.engines.llamacpp.families import SCALED_EXPERTS, families
+from kvcalc.engines.llamacpp.families import SCALED_EXPERTS, SINGLE_PARTS, families
 from kvcalc.engines.llamacpp.ggml import Graph
 from kvcalc.engines.llamacpp.graph import decoder
 from kvcalc.engines.llamacpp.graph_delta import delta_decoder
 from kvcalc.engines.llamacpp.graph_latent import latent_decoder
-from kvcalc.engines.llamacpp.graph_shapes import Family, Shape, Step, shortened
+from kvcalc.engines.llamacpp.graph_scan import scan_decoder
+from kvcalc.engines.llamacpp.graph_shapes import Conv, Family, Scan, Shape, Step, shortened
 from kvcalc.engines.llamacpp.settings import Settings
 from kvcalc.engines.llamacpp.shapes import expert_groups, latent_of, shape_of
 from kvcalc.engines.llamacpp.types import quantized
@@ -172,7 +173,11 @@ def _graph(
     every_tensor: bool,
 ) -> Graph:
     arch = main.served.arch
-    if any(layer.mixer is not None for layer in shape.layers):
+    mixers = [layer.mixer for layer in shape.layers if layer.mixer is not None]
+    if mixers and isinstance(mixers[0], (Scan, Conv)):
+        single, sequences = arch in SINGLE_PARTS, settings.cells.sequences
+        return scan_decoder(family, shape, step, sequences, single=single)
+    if mixers:
         scored = every_tensor and arch == "qwen35"
         joined, sequences = arch == "qwen3next", settings.cells.sequences
         return delta_decoder(family, shape, step, sequences, joined=joined, scored=scored)

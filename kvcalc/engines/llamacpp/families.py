@@ -8,16 +8,18 @@ listed.
 from __future__ import annotations
 
 from itertools import product
+from typing import Literal
 
 from kvcalc.engines.llamacpp.graph_shapes import Family, Gating
 
-__all__ = ["SCALED_EXPERTS", "families"]
+__all__ = ["SCALED_EXPERTS", "SINGLE_PARTS", "families"]
 
 _PLAIN = Family()
 _HEADS = Family(qk_norm="heads")
 _NORM = Family(norm="NORM")
+_ROPES: tuple[Literal["all", "none"], ...] = ("all", "none")
 _FAMILIES: dict[str, Family] = {
-    "arcee": Family(mlp="plain"),
+    "arcee": Family(mlp="squared"),
     "bailingmoe": _PLAIN,
     "bailingmoe2": _HEADS,
     "cohere2": _NORM._replace(rope="windowed", parallel=("mlp", "stream", "attention")),
@@ -39,27 +41,31 @@ _FAMILIES: dict[str, Family] = {
     "gpt-oss": Family(gating="chosen", gate_norm=False),
     "gptneox": _NORM._replace(mlp="plain", fused=True),
     "granite": Family(embedding="scaled"),
+    "granitehybrid": Family(embedding="scaled"),
     "granitemoe": Family(embedding="scaled"),
     "hunyuan-dense": _HEADS,
     "hunyuan-moe": _HEADS,
     "internlm2": _PLAIN,
+    "lfm2": _HEADS._replace(residual_first=("attention", "mlp")),
     "llama": _PLAIN,
     "llama4": Family(
         gating="sigmoid", gate_norm=False, gate_first=True, tempered=True, rope="windowed"
     ),
+    "mamba2": _PLAIN,
     "mimo2": Family(gating="sigmoid", gate_bias=True),
     "minicpm": Family(embedding="scaled"),
     "minimax-m2": Family(qk_norm="rows"),
     "mistral3": _PLAIN,
-    "nemotron": _NORM._replace(mlp="plain"),
+    "nemotron": _NORM._replace(mlp="squared"),
+    "nemotron_h": Family(mlp="squared", rope="none"),
     "olmo": _NORM,
     "olmo2": Family(before=False, after=True, qk_norm="rows"),
     "olmoe": Family(qk_norm="rows", gate_norm=False),
-    "openelm": Family(qk_norm="heads", fused=True, residual_first=True),
+    "openelm": Family(qk_norm="heads", fused=True, residual_first=("attention",)),
     "orion": _NORM,
     "phi2": _NORM._replace(mlp="plain", q_scaled=True, parallel=("attention", "mlp", "stream")),
-    "phi3": Family(q_scaled=True, mlp="joined", fused=True),
-    "phimoe": Family(q_scaled=True),
+    "phi3": Family(q_scaled=True, mlp="joined", fused=True, residual_first=("mlp",)),
+    "phimoe": Family(q_scaled=True, residual_first=("mlp",)),
     "qwen2": _PLAIN,
     "qwen2moe": Family(gate_norm=False, shared_gate="silu"),
     "qwen2vl": Family(axes=4),
@@ -103,6 +109,12 @@ SCALED_EXPERTS = frozenset(
 _OPEN_FUSED = frozenset(("bailingmoe2", "dbrx", "gptneox", "phi3"))
 """Architectures whose files have one matrix for queries, keys and values, or three."""
 
+SINGLE_PARTS = frozenset(("mamba2", "nemotron_h"))
+"""Architectures whose layers are a mixer, attention or an MLP, and not two of them."""
+
+_OPEN_ROPE = frozenset(("granitehybrid",))
+"""Architectures whose models turn queries and keys or do not."""
+
 _OPEN_AXES = frozenset(("glm4", "glm4moe"))
 """Architectures whose models that see images have four positions a token."""
 
@@ -127,4 +139,6 @@ def families(arch: str | None) -> tuple[Family, ...]:
         known = [f._replace(fused=fused) for f, fused in product(known, (False, True))]
     if arch in _OPEN_AXES:
         known = [f._replace(axes=axes) for f, axes in product(known, (1, 4))]
+    if arch in _OPEN_ROPE:
+        known = [f._replace(rope=rope) for f in known for rope in _ROPES]
     return tuple(known)

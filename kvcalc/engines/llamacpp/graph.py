@@ -7,7 +7,7 @@ that is added, changes nothing and is left out. llama.cpp b11434: src/llama-grap
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from kvcalc.engines.llamacpp.ggml import Graph, Tensor
 from kvcalc.engines.llamacpp.graph_experts import Routing
@@ -110,26 +110,24 @@ class Decoder:
         read = self.norm(stream) if family.before else stream
         found = self.attention(layer, read)
         if crops:
-            if family.residual_first:
-                kept = g.rows(kept, self.out_ids)
-            found = g.rows(found, self.out_ids)
-            if not family.residual_first:
-                kept = g.rows(kept, self.out_ids)
-            if family.parallel:
-                read = g.rows(read, self.out_ids)
+            found, kept = g.rows(found, self.out_ids), g.rows(kept, self.out_ids)
+            read = g.rows(read, self.out_ids) if family.parallel else read
         if family.parallel:
             parts = {"mlp": self.mlp(layer, read), "attention": found, "stream": kept}
             first, second, third = (parts[name] for name in family.parallel)
             return g.like("ADD", g.like("ADD", first, second), third)
         if family.after:
             found = self.norm(found)
-        pair = (kept, found) if family.residual_first else (found, kept)
-        middle = g.like("ADD", *pair)
+        middle = self.added("attention", found, kept)
         read = self.norm(middle) if family.before else middle
         found = self.experts(layer, read) if layer.experts else self.mlp(layer, read)
         if family.after:
             found = self.norm(found)
-        return g.like("ADD", found, middle)
+        return self.added("mlp", found, middle)
+
+    def added(self, part: Literal["attention", "mlp"], found: Tensor, kept: Tensor) -> Tensor:
+        pair = (kept, found) if part in self.family.residual_first else (found, kept)
+        return self.graph.like("ADD", *pair)
 
     def projections(self, layer: LayerShape, x: Tensor) -> list[Tensor]:
         g, tokens = self.graph, self.step.tokens
@@ -238,7 +236,10 @@ class Decoder:
             both = g.project(2 * width, x)
             half = g.make("GLU", (width, *both.ne[1:]), both)
             return g.project(self.shape.hidden, half)
-        return g.project(self.shape.hidden, g.like("UNARY", g.project(width, x)))
+        half = g.like("UNARY", g.project(width, x))
+        if self.family.mlp == "squared":
+            half = g.like("SQR", half)
+        return g.project(self.shape.hidden, half)
 
     def experts(self, layer: LayerShape, x: Tensor) -> Tensor:
         """Return what the experts of a layer give, the shared one included."""

@@ -7,8 +7,8 @@ build_recurrent_attn).
 from __future__ import annotations
 
 from kvcalc.engines.llamacpp.ggml import Graph, Tensor
-from kvcalc.engines.llamacpp.graph import Decoder
 from kvcalc.engines.llamacpp.graph_shapes import Delta, Family, LayerShape, Shape, Step
+from kvcalc.engines.llamacpp.graph_states import StateDecoder
 
 __all__ = ["delta_decoder"]
 
@@ -30,7 +30,7 @@ def delta_decoder(
     return _DeltaDecoder(family, shape, step, sequences, joined=joined, scored=scored).build()
 
 
-class _DeltaDecoder(Decoder):
+class _DeltaDecoder(StateDecoder):
     def __init__(
         self,
         family: Family,
@@ -41,9 +41,8 @@ class _DeltaDecoder(Decoder):
         joined: bool,
         scored: bool,
     ) -> None:
-        super().__init__(family, shape, step)
-        self.sequences, self.joined, self.scored = sequences, joined, scored
-        self.states = self.graph.entry("i32", sequences)
+        super().__init__(family, shape, step, sequences)
+        self.joined, self.scored = joined, scored
 
     def beside(self, found: Tensor) -> None:
         if self.scored:
@@ -53,7 +52,7 @@ class _DeltaDecoder(Decoder):
 
     def attention(self, layer: LayerShape, x: Tensor) -> Tensor:
         self.graph.expand(x)
-        if layer.mixer is not None:
+        if isinstance(layer.mixer, Delta):
             return self.mixer(layer.mixer, x)
         g, tokens = self.graph, self.step.tokens
         heads, width = layer.heads, layer.head_k
@@ -70,26 +69,13 @@ class _DeltaDecoder(Decoder):
         found = g.like("MUL", found, g.like("UNARY", gate))
         return g.project(self.shape.hidden, found)
 
-    def state(self, width: int) -> Tensor:
-        """Return the states of the step's sequences, gathered from the cache (build_rs)."""
-        g = self.graph
-        rows = g.make("GET_ROWS", (width, self.sequences), self.states)
-        found = g.view(rows, (width, self.sequences))
-        g.expand(found)
-        self.keep(g.view(rows, (width, 0)))
-        return found
-
-    def keep(self, values: Tensor) -> None:
-        """Copy values into the cache."""
-        into = self.graph.cache()
-        self.graph.expand(Tensor("CPY", "f32", values.ne, (values, into), base=into))
-
     def mixer(self, d: Delta, x: Tensor) -> Tensor:
         g, seqs = self.graph, self.sequences
-        own = self.step.tokens // seqs
+        own = self.own
         inner, keys = d.v_heads * d.head_v, d.k_heads * d.head_k
         channels = inner + 2 * keys
-        convolved = self.convolved(d, x, channels)
+        fresh = self.by_channel(g.reshape(g.project(channels, x), channels, own, seqs))
+        convolved = self.convolved(fresh, d.kernel, d.kept)
         state = self.state(d.head_v * d.head_k * d.v_heads)
         mixed = g.like("UNARY", g.make("SSM_CONV", (channels, own, seqs), convolved))
         row = 4 * channels
@@ -111,17 +97,6 @@ class _DeltaDecoder(Decoder):
         joined = g.reshape(g.like("MUL", normed, g.like("UNARY", z)), inner, own, seqs)
         return g.reshape(g.project(self.shape.hidden, joined), self.shape.hidden, own * seqs)
 
-    def convolved(self, d: Delta, x: Tensor, channels: int) -> Tensor:
-        """Return the tokens behind those that the convolution still remembers."""
-        g, seqs, past = self.graph, self.sequences, d.kernel - 1
-        own = self.step.tokens // seqs
-        before = g.reshape(self.state(past * channels), past, channels, seqs)
-        fresh = g.permute(g.reshape(g.project(channels, x), channels, own, seqs), 1, 0, 2, 3)
-        found = g.make("CONCAT", (past + own, channels, seqs), before, fresh)
-        for _ in range(d.kept):
-            self.keep(g.view(found, (past, channels, seqs), found.nb[1:3]))
-        return found
-
     def key(self, d: Delta, part: Tensor) -> Tensor:
         """Return queries or keys made unit vectors, once for every value head if need be."""
         g = self.graph
@@ -136,8 +111,7 @@ class _DeltaDecoder(Decoder):
 
     def gates(self, d: Delta, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return how much of the state is kept, and how much is written (alpha and beta)."""
-        g, seqs = self.graph, self.sequences
-        own = self.step.tokens // seqs
+        g, seqs, own = self.graph, self.sequences, self.own
         flat = (1, d.v_heads, own, seqs)
         if self.joined:
             times = d.v_heads // d.k_heads

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["Delta", "Experts", "Family", "Gating", "LayerShape", "Shape", "Step", "shortened"]
+__all__ = [
+    "Conv",
+    "Delta",
+    "Experts",
+    "Family",
+    "Gating",
+    "LayerShape",
+    "Scan",
+    "Shape",
+    "Step",
+    "shortened",
+]
 
 Gating = Literal["softmax", "sigmoid", "chosen"]
 """How scores of experts become weights: over all, each by itself, or over the chosen ones."""
@@ -25,9 +36,10 @@ class Family(NamedTuple):
         rope: which layers turn queries and keys.
         q_scaled: queries are scaled by an operation of their own.
         fused: queries, keys and values come from one projection.
-        mlp: gate and up from two projections, from one, or up alone with an activation.
+        mlp: gate and up from two projections, from one, or up alone with an
+            activation, which may be squared.
         parallel: the MLP reads what attention reads; in which order both and the stream are added.
-        residual_first: the stream comes first where the attention's result is added.
+        residual_first: results that are added to the stream; to the others the stream is added.
         capped: scores are capped, without flash attention by three operations more.
         gating: of experts.
         gate_norm: weights of the chosen experts are made to add up to 1.
@@ -36,6 +48,7 @@ class Family(NamedTuple):
         gate_first: tokens are weighted before the experts see them (Llama 4).
         shared_gate: what a shared expert gives is weighted: by a sigmoid, or by silu(x) / x.
         axes: positions a token (4 where images have places of their own).
+        scan_norm: what a scan gives passes a norm, a group at a time.
         tempered: queries that are not turned are scaled by their position (Llama 4).
     """
 
@@ -47,9 +60,9 @@ class Family(NamedTuple):
     rope: Literal["all", "windowed", "none"] = "all"
     q_scaled: bool = False
     fused: bool = False
-    mlp: Literal["gated", "joined", "plain"] = "gated"
+    mlp: Literal["gated", "joined", "plain", "squared"] = "gated"
     parallel: tuple[Literal["mlp", "attention", "stream"], ...] = ()
-    residual_first: bool = False
+    residual_first: tuple[Literal["attention", "mlp"], ...] = ()
     capped: bool = False
     gating: Gating = "softmax"
     gate_norm: bool = True
@@ -59,6 +72,7 @@ class Family(NamedTuple):
     tempered: bool = False
     shared_gate: Literal["none", "sigmoid", "silu"] = "none"
     axes: int = 1
+    scan_norm: bool = True
 
 
 class Delta(NamedTuple):
@@ -75,6 +89,27 @@ class Delta(NamedTuple):
     kept: int = 1
 
 
+class Scan(NamedTuple):
+    """A selective scan (Mamba-2): heads, their width, states of a head, groups, the convolution.
+
+    `kept`: states of a sequence, snapshots included.
+    """
+
+    heads: int
+    head: int
+    state: int
+    groups: int
+    kernel: int
+    kept: int = 1
+
+
+class Conv(NamedTuple):
+    """A short convolution (LFM2): its channels, and the tokens that it looks at."""
+
+    channels: int
+    kernel: int
+
+
 class LayerShape(NamedTuple):
     """One layer: its heads, the width of its MLP, whether it has experts and a window."""
 
@@ -85,7 +120,7 @@ class LayerShape(NamedTuple):
     inner: int
     windowed: bool = False
     experts: bool = False
-    mixer: Delta | None = None
+    mixer: Delta | Scan | Conv | None = None
 
 
 class Experts(NamedTuple):

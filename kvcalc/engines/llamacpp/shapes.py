@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from kvcalc.core.attention import ChunkedAttention, FullAttention, Mla, SlidingWindow
-from kvcalc.core.layers import LayerRun
-from kvcalc.core.recurrent import GatedDeltaNet
+from kvcalc.core.layers import Cache, LayerRun
+from kvcalc.core.recurrent import GatedDeltaNet, Mamba2, ShortConv
 from kvcalc.core.size import ModelSize
+from kvcalc.engines.llamacpp.families import SINGLE_PARTS
 from kvcalc.engines.llamacpp.graph_latent import Latent
-from kvcalc.engines.llamacpp.graph_shapes import Delta, Experts, LayerShape, Shape
+from kvcalc.engines.llamacpp.graph_shapes import Conv, Delta, Experts, LayerShape, Scan, Shape
 from kvcalc.engines.llamacpp.served import Served
 
 __all__ = ["expert_groups", "latent_of", "shape_of"]
@@ -70,29 +71,22 @@ def shape_of(served: Served, groups: tuple[int, int], states: int, *, scaled: bo
 def _layer(
     number: int, run: LayerRun, served: Served, size: ModelSize, states: int
 ) -> LayerShape | None:
-    heads = served.model.num_attention_heads
+    heads = served.model.num_attention_heads or 0
     if size.layer_heads:
-        heads = size.layer_heads[number] if number < len(size.layer_heads) else None
+        heads = size.layer_heads[number] if number < len(size.layer_heads) else 0
     inner = size.intermediate_size
     if size.layer_inner:
         inner = size.layer_inner[number] if number < len(size.layer_inner) else None
     experts = size.num_experts is not None and number >= (size.first_moe_layer or 0)
-    if heads is None or (inner is None and not experts) or len(run.caches) > 1:
+    if len(run.caches) > 1:
         return None
     width = inner or 0
     if not run.caches:
-        # A layer without heads has no attention; one that borrows K and V has, and is not known.
-        return None if heads else LayerShape(0, 0, 0, 0, width, experts=experts)
+        # A layer without K and V of its own that borrows them has attention, and is not known.
+        borrows = heads and served.arch not in SINGLE_PARTS
+        return None if borrows else LayerShape(0, 0, 0, 0, width, experts=experts)
     cache = run.caches[0]
-    if isinstance(cache, GatedDeltaNet):
-        mixer = Delta(
-            cache.num_k_heads,
-            cache.num_v_heads,
-            cache.head_k_dim,
-            cache.head_v_dim,
-            cache.conv_kernel,
-            states,
-        )
+    if (mixer := _mixer(cache, states)) is not None:
         return LayerShape(0, 0, 0, 0, width, experts=experts, mixer=mixer)
     if isinstance(cache, Mla):
         row = cache.kv_lora_rank + cache.qk_rope_head_dim
@@ -125,3 +119,26 @@ def _experts(size: ModelSize, groups: tuple[int, int], *, scaled: bool) -> Exper
         groups=groups[0],
         groups_used=groups[1],
     )
+
+
+def _mixer(cache: Cache, states: int) -> Delta | Scan | Conv | None:
+    """Return what a layer with a state does; None for attention, and for mixers not known here."""
+    if isinstance(cache, GatedDeltaNet):
+        return Delta(
+            cache.num_k_heads,
+            cache.num_v_heads,
+            cache.head_k_dim,
+            cache.head_v_dim,
+            cache.conv_kernel,
+            states,
+        )
+    if isinstance(cache, Mamba2):
+        return Scan(
+            cache.num_heads,
+            cache.head_dim,
+            cache.state_size,
+            cache.n_groups,
+            cache.conv_kernel,
+            states,
+        )
+    return Conv(cache.hidden_size, cache.conv_kernel) if isinstance(cache, ShortConv) else None

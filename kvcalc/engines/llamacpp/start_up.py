@@ -42,8 +42,9 @@ def _buffers(plan: CachePlan) -> Iterator[str]:
         if not rank.outside_bytes or size is None or size.vocab_size is None:
             continue
         output = 4 * size.vocab_size * (plan.max_sequences or 1)
+        computed = rank.outside_bytes - output
         yield f"llama_context:        CPU  output buffer size = {_wide(output)}"
-        yield f"sched_reserve:        CPU compute buffer size = {_wide(rank.outside_bytes - output)}"
+        yield f"sched_reserve:        CPU compute buffer size = {_wide(computed)}"
 
 
 def _wide(size: int) -> str:
