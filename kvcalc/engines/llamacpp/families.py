@@ -36,6 +36,7 @@ _FAMILIES: dict[str, Family] = {
     "gemma": Family(embedding="scaled", q_scaled=True),
     "gemma2": Family(embedding="scaled", after=True, q_scaled=True, capped=True),
     "gemma3": Family(embedding="by_token", after=True, q_scaled=True, qk_norm="heads"),
+    "gemma4": Family(embedding="by_token", after=True, qk_norm="heads", v_norm=True),
     "glm4": Family(after=True, mlp="joined"),
     "glm4moe": _HEADS,
     "gpt-oss": Family(gating="chosen", gate_norm=False),
@@ -139,6 +140,8 @@ def families(arch: str | None) -> tuple[Family, ...]:
         known = [f._replace(fused=fused) for f, fused in product(known, (False, True))]
     if arch in _OPEN_AXES:
         known = [f._replace(axes=axes) for f, axes in product(known, (1, 4))]
+    if arch == "gemma4":
+        known = [found, found._replace(v_is_k=True)]
     if arch in _OPEN_ROPE:
         known = [f._replace(rope=rope) for f in known for rope in _ROPES]
     return tuple(known)

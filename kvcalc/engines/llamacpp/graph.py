@@ -140,6 +140,8 @@ class Decoder:
                 for h, d in zip(heads, dims, strict=True)
             ]
         found = [g.project(h * d, x) for h, d in zip(heads, dims, strict=True)]
+        if self.family.v_is_k and not layer.windowed:
+            found[2] = found[1]
         if self.family.qk_norm == "rows":
             found[:2] = [self.norm(part) for part in found[:2]]
         return [
@@ -151,6 +153,8 @@ class Decoder:
         q, k, v = self.projections(layer, x)
         if family.qk_norm == "heads":
             q, k = self.norm(q), self.norm(k)
+        if family.v_norm:
+            v = g.like("RMS_NORM", v)
         if family.rope == "all" or (family.rope == "windowed" and layer.windowed):
             q, k = g.like("ROPE", q, self.positions), g.like("ROPE", k, self.positions)
         elif family.tempered:

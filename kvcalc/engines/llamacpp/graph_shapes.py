@@ -33,6 +33,8 @@ class Family(NamedTuple):
         before: attention and MLP read a norm of the stream.
         after: what they give passes a norm before it is added.
         qk_norm: queries and keys pass a norm, a head at a time or whole rows.
+        v_norm: values pass a norm without weights; `v_is_k`: layers without a window have no
+            projection of values, and take the keys'.
         rope: which layers turn queries and keys.
         q_scaled: queries are scaled by an operation of their own.
         fused: queries, keys and values come from one projection.
@@ -57,6 +59,8 @@ class Family(NamedTuple):
     before: bool = True
     after: bool = False
     qk_norm: Literal["none", "heads", "rows"] = "none"
+    v_norm: bool = False
+    v_is_k: bool = False
     rope: Literal["all", "windowed", "none"] = "all"
     q_scaled: bool = False
     fused: bool = False

@@ -23,7 +23,7 @@ class StateDecoder(Decoder):
         self.states = self.graph.entry("i32", sequences)
 
     def _turn(self, heads: list[int], *, grows: bool) -> Tensor | None:
-        """Return the matrix a packed cache is turned by; none beside states where there are windows.
+        """Return what turns a packed cache: nothing beside states, where there are windows.
 
         build_inp_mem_hybrid_iswa gives its two caches none.
         """

@@ -60,6 +60,9 @@ def shape_of(served: Served, groups: tuple[int, int], states: int, *, scaled: bo
     size = served.model.size
     if size is None or size.hidden_size is None or size.vocab_size is None:
         return None
+    first = size.first_moe_layer or 0
+    if size.num_moe_layers is not None and size.num_moe_layers != served.main - first:
+        return None  # experts in every other layer: which ones is not known
     layers = [_layer(i, run, served, size, states) for i, run in served.numbered]
     known = tuple(layer for layer in layers if layer is not None)
     experts = _experts(size, groups, scaled=scaled)
@@ -77,13 +80,15 @@ def _layer(
     inner = size.intermediate_size
     if size.layer_inner:
         inner = size.layer_inner[number] if number < len(size.layer_inner) else None
+    if served.arch == "gemma4" and size.num_experts is not None:
+        return None  # its experts stand beside a dense MLP
     experts = size.num_experts is not None and number >= (size.first_moe_layer or 0)
     if len(run.caches) > 1:
         return None
     width = inner or 0
     if not run.caches:
         # A layer without K and V of its own that borrows them has attention, and is not known.
-        borrows = heads and served.arch not in SINGLE_PARTS
+        borrows = heads > 0 and served.arch not in SINGLE_PARTS
         return None if borrows else LayerShape(0, 0, 0, 0, width, experts=experts)
     cache = run.caches[0]
     if (mixer := _mixer(cache, states)) is not None:

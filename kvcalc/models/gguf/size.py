@@ -11,6 +11,9 @@ from kvcalc.models.gguf.fields import Fields
 
 __all__ = ["model_size"]
 
+_AS_WIDE = frozenset(("granitemoe", "hunyuan-moe", "llama", "minimax-m2", "phimoe"))
+"""Architectures whose experts are as wide as feed_forward_length, whatever the other key says."""
+
 
 def model_size(fields: Fields) -> ModelSize:
     """Return the sizes that a file's keys give."""
@@ -18,6 +21,7 @@ def model_size(fields: Fields) -> ModelSize:
     heads = fields.by_layer("attention.head_count")
     experts = fields.quietly("expert_count")
     dense = fields.quietly("leading_dense_block_count") or 0
+    step = fields.quietly("interleave_moe_layer_step") or 1
     rope = fields.quietly("rope.dimension_count")
     head = fields.quietly("attention.key_length_mla")
     if head is None and fields.quietly("attention.kv_lora_rank") is not None:
@@ -29,12 +33,8 @@ def model_size(fields: Fields) -> ModelSize:
         vocab_size=fields.vocabulary(),
         num_experts=experts,
         num_experts_per_tok=fields.quietly("expert_used_count") if experts else None,
-        moe_intermediate_size=(
-            fields.quietly("expert_feed_forward_length") or max(inner, default=0) or None
-            if experts
-            else None
-        ),
-        num_moe_layers=max(1, fields.main - dense) if experts else None,
+        moe_intermediate_size=_expert_width(fields, inner) if experts else None,
+        num_moe_layers=max(1, (fields.main - dense) // step) if experts else None,
         first_moe_layer=dense if experts else None,
         shared_intermediate_size=_shared(fields) if experts else None,
         q_lora_rank=fields.quietly("attention.q_lora_rank"),
@@ -45,6 +45,13 @@ def model_size(fields: Fields) -> ModelSize:
         layer_heads=_varying(heads),
         layer_inner=_varying(inner),
     )
+
+
+def _expert_width(fields: Fields, inner: tuple[int, ...]) -> int | None:
+    own = fields.quietly("expert_feed_forward_length")
+    if own is None or fields.arch in _AS_WIDE:
+        return max(inner, default=0) or None
+    return own
 
 
 def _shared(fields: Fields) -> int:

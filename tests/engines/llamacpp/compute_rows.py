@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 
-from kvcalc.core.model import ModelSpec
 from kvcalc.engines.llamacpp.compute import Interval, buffer_of
-from kvcalc.engines.llamacpp.contexts import contexts_of
-from kvcalc.engines.llamacpp.settings import resolve
+from kvcalc.engines.llamacpp.contexts import Context, contexts_of
+from kvcalc.engines.llamacpp.settings import Settings, resolve
 from tests.engines.llamacpp.rows import deployment, model, rows
 
-__all__ = ["ComputeTally", "compute_tally", "interval"]
+__all__ = ["FILES", "ComputeTally", "architecture", "asked", "compute_tally", "interval"]
+
+FILES = {"rows.jsonl": "models.json", "compute.jsonl": "compute_models.json"}
+"""Questions -> their models: the shared ones, and further ones about compute buffers alone."""
 
 
 class ComputeTally(NamedTuple):
@@ -34,25 +37,24 @@ class ComputeTally(NamedTuple):
     wrong: tuple[str, ...]
 
 
-def sized(row: dict[str, Any]) -> ModelSpec:
-    """Return a row's model with the vocabulary that the row was asked with."""
-    spec = model(row["model"])
-    if "vocab" not in row or spec.size is None:
-        return spec
-    size = msgspec.structs.replace(spec.size, vocab_size=row["vocab"])
-    return msgspec.structs.replace(spec, size=size)
+def asked(row: dict[str, Any], file: str) -> tuple[Context, Settings]:
+    """Return the context of a row, its model with the vocabulary that it was asked with."""
+    spec = model(row["model"], FILES[file])
+    if "vocab" in row and spec.size is not None:
+        size = msgspec.structs.replace(spec.size, vocab_size=row["vocab"])
+        spec = msgspec.structs.replace(spec, size=size)
+    settings = resolve(spec, deployment(row["ctx"]), [])
+    return contexts_of(spec, settings, [])[0], settings
 
 
 def interval(
-    row: dict[str, Any], *, gpu: bool = False, every_layer: bool = False
+    row: dict[str, Any], file: str, *, gpu: bool = False, every_layer: bool = False
 ) -> Interval | None:
     """Return kvcalc's bytes of a row's compute buffer.
 
     A model from key-values alone has every tensor that llama.cpp can use, scales of experts too.
     """
-    spec = sized(row)
-    settings = resolve(spec, deployment(row["ctx"]), [])
-    main = contexts_of(spec, settings, [])[0]
+    main, settings = asked(row, file)
     return buffer_of(
         main,
         settings,
@@ -63,6 +65,12 @@ def interval(
     )
 
 
+def architecture(row: dict[str, Any], file: str) -> str:
+    """Return llama.cpp's name of a row's architecture."""
+    return model(row["model"], FILES[file]).architecture or ""
+
+
+@cache
 def compute_tally(name: str = "rows.jsonl") -> ComputeTally:
     """Return the tally of a file of questions."""
     exact: Counter[str] = Counter()
@@ -73,11 +81,11 @@ def compute_tally(name: str = "rows.jsonl") -> ComputeTally:
         if row.get("refused"):
             refused += 1
             continue
-        arch = model(row["model"]).architecture or ""
+        arch = architecture(row, name)
         if row["ctx"].get("ctx_type") == "mtp":
             unknown[f"{arch} (mtp)"] += 1
             continue
-        found = interval(row)
+        found = interval(row, name)
         if found is None:
             unknown[arch] += 1
         elif found.exact and found.low == row["compute"]:
