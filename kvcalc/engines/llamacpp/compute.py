@@ -8,6 +8,7 @@ buffer kept. Only builds from b11434 on were measured; older ones had other grap
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from kvcalc.core.model import ModelSpec
@@ -19,7 +20,7 @@ from kvcalc.engines.llamacpp.families import SCALED_EXPERTS, SINGLE_PARTS, famil
 from kvcalc.engines.llamacpp.ggml import Graph
 from kvcalc.engines.llamacpp.graph import decoder
 from kvcalc.engines.llamacpp.graph_delta import delta_decoder
-from kvcalc.engines.llamacpp.graph_latent import latent_decoder
+from kvcalc.engines.llamacpp.graph_latent import Latent, latent_decoder
 from kvcalc.engines.llamacpp.graph_scan import scan_decoder
 from kvcalc.engines.llamacpp.graph_shapes import Conv, Family, Scan, Shape, Step, shortened
 from kvcalc.engines.llamacpp.settings import Settings
@@ -92,20 +93,16 @@ def buffer_of(
     """
     if settings.build.number < _MEASURED_FROM or settings.method == "mtp":
         return None
-    lows, highs = [], []
-    for step in _steps(main, settings, outputs):
-        for graph, shape in _graphs(
-            main, settings, step, every_tensor=every_tensor, every_layer=every_layer
-        ):
-            if gpu:
-                low, high = bounds(graph, shape, step, devices=len(settings.placing.shares))
-            else:
-                low = high = peak_bytes(graph, CPU_ALIGNMENT)
-            lows.append(low)
-            highs.append(high)
-    if not lows:
+    devices = len(settings.placing.shares) if gpu else 0
+    found = [
+        _laid_out(built, devices)
+        for step in _steps(main, settings, outputs)
+        for built in _graphs(main, settings, step, every_tensor, every_layer)
+    ]
+    if not found:
         return None
-    return Interval(min(lows), max(highs), _reason(gpu=gpu, exact=min(lows) == max(highs)))
+    low, high = min(low for low, _ in found), max(high for _, high in found)
+    return Interval(low, high, _reason(gpu=gpu, exact=low == high))
 
 
 def _reason(*, gpu: bool, exact: bool) -> str:
@@ -147,41 +144,62 @@ def step_of(main: Context, settings: Settings, outputs: int | None) -> Step:
     )
 
 
+class _Built(NamedTuple):
+    """All that a graph is built from."""
+
+    family: Family
+    shape: Shape
+    step: Step
+    sequences: int
+    arch: str | None
+    latent: Latent | None
+    k_type: str
+    scored: bool
+
+
 def _graphs(
-    main: Context, settings: Settings, step: Step, *, every_tensor: bool, every_layer: bool
-) -> Iterator[tuple[Graph, Shape]]:
-    """Yield every graph that the context can have."""
-    served = main.served
-    scaled = every_tensor and served.arch in SCALED_EXPERTS
+    main: Context, settings: Settings, step: Step, every_tensor: bool, every_layer: bool
+) -> Iterator[_Built]:
+    """Yield what each graph that the context can have is built from."""
+    served, arch = main.served, main.served.arch
     for groups in expert_groups(served):
+        scaled = every_tensor and arch in SCALED_EXPERTS
         shape = shape_of(served, groups, main.sizes.states, scaled=scaled)
         if shape is None:
             return
         if not every_layer:
             shape = shape._replace(layers=shortened(shape.layers))
-        for family in families(served.arch):
-            yield _graph(main, family, shape, step, settings, every_tensor=every_tensor), shape
+        for family in families(arch):
+            yield _Built(
+                family,
+                shape,
+                step,
+                settings.cells.sequences,
+                arch,
+                latent_of(served),
+                settings.types.k.name,
+                scored=every_tensor and arch == "qwen35",
+            )
 
 
-def _graph(
-    main: Context,
-    family: Family,
-    shape: Shape,
-    step: Step,
-    settings: Settings,
-    *,
-    every_tensor: bool,
-) -> Graph:
-    arch = main.served.arch
-    mixers = [layer.mixer for layer in shape.layers if layer.mixer is not None]
-    if mixers and isinstance(mixers[0], (Scan, Conv)):
-        single, sequences = arch in SINGLE_PARTS, settings.cells.sequences
-        return scan_decoder(family, shape, step, sequences, single=single)
-    if mixers:
-        scored = every_tensor and arch == "qwen35"
-        joined, sequences = arch == "qwen3next", settings.cells.sequences
+@lru_cache(maxsize=512)
+def _laid_out(built: _Built, devices: int) -> tuple[int, int]:
+    """Return the bytes of a graph: of `devices` GPUs, or of a CPU for 0."""
+    graph = _graph(built)
+    if devices:
+        return bounds(graph, built.shape, built.step, devices=devices)
+    found = peak_bytes(graph, CPU_ALIGNMENT)
+    return found, found
+
+
+def _graph(built: _Built) -> Graph:
+    family, shape, step, sequences, arch, latent, k_type, scored = built
+    mixer = next((layer.mixer for layer in shape.layers if layer.mixer is not None), None)
+    if isinstance(mixer, (Scan, Conv)):
+        return scan_decoder(family, shape, step, sequences, single=arch in SINGLE_PARTS)
+    if mixer is not None:
+        joined = arch == "qwen3next"
         return delta_decoder(family, shape, step, sequences, joined=joined, scored=scored)
-    latent = latent_of(main.served)
     if latent is None:
         return decoder(family, shape, step)
-    return latent_decoder(family, shape, step, latent, settings.types.k.name)
+    return latent_decoder(family, shape, step, latent, k_type)

@@ -88,6 +88,16 @@ _OPEN_GATES = frozenset(
 )
 """Architectures whose files say whether weights of experts are normed, scaled and biased."""
 
+_GATES: tuple[tuple[Gating, bool, bool, bool], ...] = (
+    ("softmax", False, False, False),
+    ("softmax", False, False, True),
+    ("softmax", False, True, False),
+    ("sigmoid", True, False, False),
+    ("sigmoid", True, True, False),
+    ("sigmoid", True, True, True),
+)
+"""How they gate: the scores, a bias, whether chosen weights are made to add up to 1, and scaled."""
+
 SCALED_EXPERTS = frozenset(
     (
         "cohere2moe",
@@ -127,14 +137,9 @@ def families(arch: str | None) -> tuple[Family, ...]:
         return ()
     known = [found]
     if arch in _OPEN_GATES:
-        gates: list[tuple[Gating, bool]] = [
-            ("softmax", False),
-            ("sigmoid", True),
-            ("sigmoid", False),
-        ]
         known = [
             found._replace(gating=gating, gate_bias=bias, gate_norm=norm, gate_scale=scale)
-            for (gating, bias), norm, scale in product(gates, (False, True), (False, True))
+            for gating, bias, norm, scale in _GATES
         ]
     if arch in _OPEN_FUSED:
         known = [f._replace(fused=fused) for f, fused in product(known, (False, True))]

@@ -13,7 +13,7 @@ from kvcalc.engines.llamacpp.served import Served
 
 __all__ = ["expert_groups", "latent_of", "shape_of"]
 
-_GROUPS = ((1, 1), (8, 4), (8, 3), (4, 2))
+_GROUPS = ((1, 1), (8, 4), (8, 3))
 """Groups of experts, and how many a token chooses: those of published models."""
 
 

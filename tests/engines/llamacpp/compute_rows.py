@@ -28,6 +28,7 @@ class ComputeTally(NamedTuple):
         unknown: contexts that kvcalc gives no bytes for, by architecture or reason.
         refused: contexts that llama.cpp refuses.
         wrong: answers outside, a line each.
+        widest: the most that an interval's upper bound is of its lower one.
     """
 
     exact: Counter[str]
@@ -35,6 +36,7 @@ class ComputeTally(NamedTuple):
     unknown: Counter[str]
     refused: int
     wrong: tuple[str, ...]
+    widest: float
 
 
 def asked(row: dict[str, Any], file: str) -> tuple[Context, Settings]:
@@ -76,7 +78,7 @@ def compute_tally(name: str = "rows.jsonl") -> ComputeTally:
     exact: Counter[str] = Counter()
     within: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
-    refused, wrong = 0, []
+    refused, wrong, widest = 0, [], 1.0
     for row in rows(name):
         if row.get("refused"):
             refused += 1
@@ -92,6 +94,7 @@ def compute_tally(name: str = "rows.jsonl") -> ComputeTally:
             exact[arch] += 1
         elif not found.exact and found.low <= row["compute"] <= found.high:
             within[arch] += 1
+            widest = max(widest, found.high / found.low)
         else:
             wrong.append(f"{row['name']}: llama.cpp {row['compute']}, kvcalc {found[:2]}")
-    return ComputeTally(exact, within, unknown, refused, tuple(wrong))
+    return ComputeTally(exact, within, unknown, refused, tuple(wrong), widest)
