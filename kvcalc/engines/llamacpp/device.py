@@ -27,11 +27,16 @@ _KEPT = 3
 def bounds(graph: Graph, shape: Shape, step: Step, *, devices: int) -> tuple[int, int]:
     """Return the least and the most bytes that a graph takes on a GPU that computes all of it.
 
-    The least is the largest operation with what it reads. The most is the graph as on a CPU, inputs
+    The least is the largest operation with what it reads; of several GPUs only one computes the
+    logits, so that they do not count. The most is the graph as on a CPU, inputs
     included, with what a backend can add: alignment, the unpacked cache, tensors kept longer, and
     copies of the inputs where there are several GPUs.
     """
-    low = max(_least(node) for node in graph.nodes if not _on_host(node))
+    low = max(
+        _least(node)
+        for node in graph.nodes
+        if not _on_host(node) and not (node.output and devices > 1)
+    )
     high = peak_bytes(graph, GPU_ALIGNMENT)
     high += max(_unpacked(layer, step) for layer in shape.layers)
     inner = [node for node in graph.nodes if node.base is None and not node.output]

@@ -207,6 +207,16 @@ def test_a_named_card_is_told_bounds_alone() -> None:
     assert not any("compute buffer" in line for line in start_up_log(found, None))
 
 
+@pytest.mark.parametrize("args", [{"n_gpu_layers": 10}, {"no_kv_offload": True}])
+def test_a_divided_graph_is_not_known(args: Args) -> None:
+    """With some layers on the host, or the cache there, two devices share the graph."""
+    spec, _ = _llama()
+    asked = {"ctx_size": 8192, "fit": False, **args}
+    found = kvcalc.plan(spec, Deployment(engine="llama.cpp", gpu="l4", engine_args=asked))
+    assert not any("compute buffer on" in note for note in found.notes)
+    assert any(line.startswith("compute buffers") for line in found.unsupported)
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason=ABSENT)
 def test_printed_sizes_agree() -> None:
     """Every output and compute buffer that a shared answer prints, to its rounding."""
