@@ -100,11 +100,14 @@ class ModelSize(Value, frozen=True, kw_only=True):
         shared_intermediate_size: inner width of all shared experts of a layer together; 0: none.
         expert_hidden_size: width that routed experts work at, where it is not hidden_size.
         q_lora_rank: latent of the queries in latent attention.
+        kv_lora_rank: latent that keys and values are made from.
         qk_nope_head_dim: of a head of latent attention, the part without positions.
         v_head_dim: width of a value head of latent attention.
         index_n_heads: query heads of a sparse-attention indexer.
         attention_bias: the config's word on biases of the attention's projections.
         mlp_bias: the same for MLPs.
+        layer_heads: query heads by layer, where they differ.
+        layer_inner: inner widths of dense MLPs by layer, where they differ; 0: the layer has none.
         tie_word_embeddings: the output shares the embedding's matrix.
         towers: encoders of images and sound.
         parameters: of everything in the checkpoint, towers and drafts included, as counted by the
@@ -132,11 +135,14 @@ class ModelSize(Value, frozen=True, kw_only=True):
     shared_intermediate_size: NonNegative | None = None
     expert_hidden_size: Positive | None = None
     q_lora_rank: Positive | None = None
+    kv_lora_rank: Positive | None = None
     qk_nope_head_dim: Positive | None = None
     v_head_dim: Positive | None = None
     index_n_heads: Positive | None = None
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
+    layer_heads: tuple[NonNegative, ...] = ()
+    layer_inner: tuple[NonNegative, ...] = ()
     tie_word_embeddings: bool | None = None
     towers: tuple[Tower, ...] = ()
     parameters: _Total | None = None
@@ -160,6 +166,7 @@ class ModelSize(Value, frozen=True, kw_only=True):
             "num_moe_layers",
             "expert_hidden_size",
             "q_lora_rank",
+            "kv_lora_rank",
             "qk_nope_head_dim",
             "v_head_dim",
             "index_n_heads",

@@ -12,6 +12,7 @@ import msgspec
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.size import ModelSize
 
 __all__ = ["packed", "read_lines", "read_models", "unpacked", "write_lines", "write_models"]
 
@@ -27,8 +28,8 @@ _FIELDS = (
 )
 
 
-def packed(spec: ModelSpec) -> dict[str, Any]:
-    """Return a model as JSON, its distinct caches written once."""
+def packed(spec: ModelSpec, *, sizes: bool = False) -> dict[str, Any]:
+    """Return a model as JSON, its distinct caches written once, its widths if asked for."""
     caches: list[Any] = []
 
     def run(r: LayerRun) -> list[Any]:
@@ -43,7 +44,15 @@ def packed(spec: ModelSpec) -> dict[str, Any]:
         {k: v for k, v in msgspec.to_builtins(c).items() if v is not None and v is not False}
         for c in caches
     ]
-    return {**fields, "caches": told, "layers": layers, **({"drafts": drafts} if drafts else {})}
+    found = {**fields, "caches": told, "layers": layers, **({"drafts": drafts} if drafts else {})}
+    if sizes and spec.size is not None:
+        widths = msgspec.to_builtins(spec.size)
+        found["size"] = {
+            k: v
+            for k, v in widths.items()
+            if v not in (None, [], ()) and not k.startswith(("weights_", "parts"))
+        }
+    return found
 
 
 def unpacked(told: dict[str, Any], name: str) -> ModelSpec:
@@ -63,6 +72,8 @@ def unpacked(told: dict[str, Any], name: str) -> ModelSpec:
         )
 
     layers, drafts = runs(told.pop("layers")), runs(told.pop("drafts", []))
+    if "size" in told:
+        told["size"] = msgspec.convert(told["size"], ModelSize)
     told["traits"] = tuple(told.get("traits", ()))
     count = sum(run.count for run in layers)
     return ModelSpec(name=name, num_hidden_layers=count, layers=layers, draft_layers=drafts, **told)

@@ -14,6 +14,8 @@ from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count
+from kvcalc.engines.llamacpp.buffers import with_buffers
+from kvcalc.engines.llamacpp.compute import Interval, compute_buffer
 from kvcalc.engines.llamacpp.contexts import Context, contexts_of, draft_context
 from kvcalc.engines.llamacpp.fitting import (
     fit_context,
@@ -30,7 +32,7 @@ from kvcalc.engines.llamacpp.settings import Settings, resolve
 from kvcalc.engines.llamacpp.start_up import start_up_log
 from kvcalc.engines.llamacpp.weights import layers_told, weights_by_device
 
-__all__ = ["plan", "start_up_log"]
+__all__ = ["Interval", "compute_buffer", "plan", "start_up_log"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
@@ -58,7 +60,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     notes[:0] = beyond(model, settings.cells.longest if settings.ctx_given else None)
     contexts = _all_contexts(model, deployment, settings, notes)
     weights = weights_by_device(contexts, settings, None if fitted is None else fitted.moves())
-    ranks = ranks_of(contexts, settings, weights)
+    ranks = with_buffers(ranks_of(contexts, settings, weights), contexts, settings)
     if not any(rank.pools for rank in ranks):
         raise UnsupportedError(
             f"llama.cpp keeps no KV cache for {model.name}",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.plan import Rank
 from kvcalc.core.units import format_count, format_number_of
+from kvcalc.engines.llamacpp.buffers import buffer_notes, unknown_buffers
 from kvcalc.engines.llamacpp.contexts import Context
 from kvcalc.engines.llamacpp.settings import Settings
 
@@ -53,6 +54,7 @@ def explain(
             f"{deployment.data_parallel_size} replicas hold requests of their own; the figures are"
             " those of one"
         )
+    yield from buffer_notes(main, settings)
     yield from _host(main, settings)
 
 
@@ -176,14 +178,7 @@ def not_modelled(
     contexts: list[Context], settings: Settings, deployment: Deployment
 ) -> tuple[str, ...]:
     """Return what is left out, with its size where that is known."""
-    seqs = settings.cells.sequences
-    said = [
-        "compute buffers: they depend on the graph, the backend and the vocabulary",
-        (
-            "the output buffer: 4 B x the vocabulary x"
-            f" {format_number_of(seqs, 'sequence')} of host memory at start"
-        ),
-    ]
+    said = unknown_buffers(contexts, settings)
     if deployment.gpu is not None and not settings.placing.padded:
         said.append("alignment and padding of tensors in this backend's buffers")
     if settings.rules.window_pad is None and any(c.sizes.window for c in contexts):

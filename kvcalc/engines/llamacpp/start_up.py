@@ -1,6 +1,8 @@
-"""What llama.cpp prints about its caches when a context is made (format of b11434)."""
+"""What llama.cpp prints about its caches and buffers when a context is made (format of b11434)."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from kvcalc.core.plan import CachePlan, Pool
 
@@ -12,7 +14,7 @@ _STATES = ("conv", "shift")
 
 
 def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]:
-    """Return the lines about the sizes of the caches; the budget changes none of them.
+    """Return the lines about the sizes of caches and buffers; the budget changes none of them.
 
     Args:
         plan: a plan of llama.cpp.
@@ -30,7 +32,23 @@ def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]
         else:
             draft = name.startswith(("draft ", "mtp "))
             lines.append(_cells(pools, ["f16", "f16"] if draft else types, plan))
-    return tuple(lines)
+    return (*lines, *_buffers(plan))
+
+
+def _buffers(plan: CachePlan) -> Iterator[str]:
+    """Yield the lines of what lies beside the caches on a CPU, where that is exact."""
+    for rank in plan.ranks:
+        size = None if rank.share is None else rank.share.size
+        if not rank.outside_bytes or size is None or size.vocab_size is None:
+            continue
+        output = 4 * size.vocab_size * (plan.max_sequences or 1)
+        computed = rank.outside_bytes - output
+        yield f"llama_context:        CPU  output buffer size = {_wide(output)}"
+        yield f"sched_reserve:        CPU compute buffer size = {_wide(computed)}"
+
+
+def _wide(size: int) -> str:
+    return f"{size / _MIB:8.2f} MiB"
 
 
 def _sum(pools: list[Pool], roles: tuple[str, ...]) -> int:

@@ -134,6 +134,32 @@ class Fields:
         known = [n for n in counts if type(n) is int and 1 <= n <= MAX_DIMENSION]
         return max(known, default=None)
 
+    def quietly(self, name: str) -> int | None:
+        """Return a number from 1 on; None where the file has none that makes sense."""
+        entry = self._entries.get(self._key(name))
+        return entry if type(entry) is int and 1 <= entry <= MAX_DIMENSION else None
+
+    def by_layer(self, name: str) -> tuple[int, ...]:
+        """Return one number a layer, drafts left out; none where the file has none that fit."""
+        entry = self._entries.get(self._key(name))
+        if isinstance(entry, Skipped):
+            return ()
+        listed = entry if isinstance(entry, tuple) else (entry,) * self.main
+        found = [n for n in listed[: self.main] if type(n) is int and 0 <= n <= MAX_DIMENSION]
+        return tuple(found) if len(found) == self.main else ()
+
+    def file_type(self) -> int | None:
+        """Return the file's own number for what most of its tensors are in; None: none is told."""
+        entry = self._entries.get("general.file_type")
+        return entry if type(entry) is int else None
+
+    def vocabulary(self) -> int | None:
+        """Return the entries of the vocabulary: the tokenizer's list, else the key for it."""
+        tokens = self._entries.get("tokenizer.ggml.tokens")
+        if isinstance(tokens, Skipped) and 1 <= tokens.length <= MAX_DIMENSION:
+            return tokens.length
+        return self.quietly("vocab_size")
+
     def missing(self, name: str) -> InputError:
         """Return the error of a key that the rule of this architecture needs."""
         return broken(self.file, f"{self._key(name)} is missing", _CONVERT)

@@ -16,7 +16,7 @@ from kvcalc.models.gguf.faults import broken
 from kvcalc.models.gguf.fields import Fields
 from kvcalc.models.gguf.header import Header, read_header
 from kvcalc.models.gguf.shards import shard_count, sibling
-from kvcalc.models.gguf.size import gguf_size
+from kvcalc.models.gguf.size import model_size
 from kvcalc.models.gguf.tensors import Tensors
 from kvcalc.models.text import printable
 
@@ -171,7 +171,7 @@ def _model(
         architecture=fields.arch,
         num_attention_heads=fields.heads(),
         traits=_TRAITS.get(fields.arch, ()),
-        size=gguf_size(fields.arch, header.entries, len(blocks), len(drafts), tensors),
+        size=model_size(fields, len(blocks), len(drafts), tensors),
         weights=() if tensors is None else tensors.known,
         notes=(_DTYPE_NOTE, *_notes(fields, blocks, in_main=in_main), *notes),
     )

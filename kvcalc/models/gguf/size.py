@@ -1,20 +1,21 @@
-"""The widths and weights that a GGUF header gives; none of it is needed, so none of it can fail.
+"""The widths and weights that a GGUF file states beside its cache: all of them optional.
 
-Names of keys: llama.cpp b11434 `src/llama-arch.cpp` (LLM_KV_NAMES); numbers of file types:
-`include/llama.h` (llama_ftype).
+llama.cpp b11434 src/llama-model.cpp (llama_model_base::load_hparams); numbers of file types:
+include/llama.h (llama_ftype). A value that makes no sense
+is left out: sizes change nothing of the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from kvcalc.core.size import ModelSize, WeightPart
-from kvcalc.core.values import MAX_DIMENSION
 from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT
-from kvcalc.models.gguf.metadata import Entry, Skipped
+from kvcalc.models.gguf.fields import Fields
 from kvcalc.models.gguf.tensors import Tensors
 
-__all__ = ["gguf_size"]
+__all__ = ["model_size"]
+
+_AS_WIDE = frozenset(("granitemoe", "hunyuan-moe", "llama", "minimax-m2", "phimoe"))
+"""Architectures whose experts are as wide as feed_forward_length, whatever the other key says."""
 
 _FILE_TYPES = {
     0: "float32", 1: "float16", 2: "q4_0", 3: "q4_1", 7: "q8_0", 8: "q5_0", 9: "q5_1",
@@ -24,46 +25,45 @@ _FILE_TYPES = {
 }  # fmt: skip
 
 
-def gguf_size(
-    arch: str, entries: Mapping[str, Entry], blocks: int, drafts: int, tensors: Tensors | None
-) -> ModelSize:
-    """Return the sizes of a model in GGUF files.
+def model_size(fields: Fields, blocks: int, drafts: int, tensors: Tensors | None) -> ModelSize:
+    """Return the sizes that a file's keys and tensors give.
 
     Args:
-        arch: `general.architecture`.
-        entries: the key-values.
+        fields: the keys.
         blocks: layers, draft layers included.
         drafts: draft layers, which are the last.
         tensors: of all files; None where they are not known.
     """
-
-    def number(name: str, low: int = 1) -> int | None:
-        return _number(entries.get(f"{arch}.{name}"), low)
-
-    experts = number("expert_count")
-    dense = number("leading_dense_block_count", low=0) or 0
-    moe = blocks - drafts - dense
-    has = experts is not None and experts > 1 and moe > 0
-    inner = number("feed_forward_length")
-    expert_inner = number("expert_feed_forward_length") or inner
-    shared = number("expert_shared_feed_forward_length", low=0)
-    count = number("expert_shared_count", low=0)
-    type_ = entries.get("general.file_type")
+    inner = fields.by_layer("feed_forward_length")
+    heads = fields.by_layer("attention.head_count")
+    experts = fields.quietly("expert_count")
+    dense = fields.quietly("leading_dense_block_count") or 0
+    step = fields.quietly("interleave_moe_layer_step") or 1
+    rope = fields.quietly("rope.dimension_count")
+    head = fields.quietly("attention.key_length_mla")
+    if head is None and fields.quietly("attention.kv_lora_rank") is not None:
+        head = fields.quietly("attention.key_length")
+    value = fields.quietly("attention.value_length_mla")
+    kind = fields.file_type()
     return ModelSize(
-        hidden_size=number("embedding_length"),
-        intermediate_size=inner,
-        vocab_size=number("vocab_size") or _length(entries.get("tokenizer.ggml.tokens")),
-        num_experts=experts if has else None,
-        num_experts_per_tok=number("expert_used_count") if has else None,
-        moe_intermediate_size=expert_inner if has else None,
-        num_moe_layers=moe if has else None,
-        first_moe_layer=dense if has else None,
-        shared_intermediate_size=(shared or (count or 0) * (expert_inner or 0)) if has else None,
-        q_lora_rank=number("attention.q_lora_rank"),
+        hidden_size=fields.quietly("embedding_length"),
+        intermediate_size=max(inner, default=0) or None,
+        vocab_size=fields.vocabulary(),
+        num_experts=experts,
+        num_experts_per_tok=fields.quietly("expert_used_count") if experts else None,
+        moe_intermediate_size=_expert_width(fields, inner) if experts else None,
+        num_moe_layers=max(1, (fields.main - dense) // step) if experts else None,
+        first_moe_layer=dense if experts else None,
+        shared_intermediate_size=_shared(fields) if experts else None,
+        q_lora_rank=fields.quietly("attention.q_lora_rank"),
+        kv_lora_rank=fields.quietly("attention.kv_lora_rank"),
+        qk_nope_head_dim=head - rope if head and rope and head > rope else None,
+        v_head_dim=value or (fields.quietly("attention.value_length") if head else None),
+        index_n_heads=fields.quietly("attention.indexer.head_count"),
+        layer_heads=_varying(heads),
+        layer_inner=_varying(inner),
         weights_bytes=None if tensors is None else tensors.total,
-        weights_dtype=_FILE_TYPES.get(type_, UNKNOWN_FORMAT)
-        if type(type_) is int
-        else UNKNOWN_FORMAT,
+        weights_dtype=UNKNOWN_FORMAT if kind is None else _FILE_TYPES.get(kind, UNKNOWN_FORMAT),
         weights_source=None if tensors is None else "the tensors of the GGUF file",
         parts=() if tensors is None else _parts(tensors, blocks, drafts),
     )
@@ -84,14 +84,20 @@ def _parts(tensors: Tensors, blocks: int, drafts: int) -> tuple[WeightPart, ...]
     return tuple(parts)
 
 
-def _number(entry: Entry | None, low: int) -> int | None:
-    if isinstance(entry, tuple) and not isinstance(entry, Skipped):  # one a layer
-        known = [n for n in entry if type(n) is int and low <= n <= MAX_DIMENSION]
-        return max(known, default=None)
-    return entry if type(entry) is int and low <= entry <= MAX_DIMENSION else None
+def _expert_width(fields: Fields, inner: tuple[int, ...]) -> int | None:
+    own = fields.quietly("expert_feed_forward_length")
+    if own is None or fields.arch in _AS_WIDE:
+        return max(inner, default=0) or None
+    return own
 
 
-def _length(entry: Entry | None) -> int | None:
-    if isinstance(entry, Skipped):
-        return _number(entry.length, 1) if entry.what == "a list" else None
-    return len(entry) or None if isinstance(entry, tuple) else None
+def _shared(fields: Fields) -> int:
+    known = fields.quietly("expert_shared_feed_forward_length")
+    if known is not None:
+        return known
+    each = fields.quietly("expert_feed_forward_length") or 0
+    return each * (fields.quietly("expert_shared_count") or 0)
+
+
+def _varying(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return numbers if len(set(numbers)) > 1 else ()

@@ -7,6 +7,8 @@ settings) with what llama.cpp said:
   caches   name, cells, streams, bytes of K, bytes of V; of states: name, bytes of R, bytes of S
   total    bytes of the context
   n_ctx    cells in all, and of one sequence
+  compute  bytes of the compute buffer; outputs: tokens that could be asked for at once;
+           vocab: entries of the vocabulary, which model keys leave open
   refused  llama.cpp made no context
 """
 
@@ -42,6 +44,15 @@ def read_model(row: dict[str, Any]) -> ModelSpec:
         return read_gguf(str(path)).spec
 
 
+def outputs(row: dict[str, Any]) -> int:
+    """Return how many tokens' logits a library's context can be asked for: n_batch unless set."""
+    asked = row["ctx"].get("n_outputs_max")
+    if asked:
+        return int(asked)
+    longest = row["ctx"].get("n_ctx") or row["n_ctx"]
+    return int(min(longest, row["ctx"].get("n_batch", 2048)))
+
+
 def caches(row: dict[str, Any]) -> list[list[Any]]:
     """Return the caches that llama.cpp made."""
     found: list[list[Any]] = []
@@ -65,13 +76,17 @@ def compact(rows: list[dict[str, Any]], models: dict[str, Any]) -> list[dict[str
         shape = json.dumps([row.get("gguf"), row.get("arch"), row.get("hp")], sort_keys=True)
         if shape not in keys:
             keys[shape] = row.get("gguf") or f"{row['arch']} {_digest(shape)}"
-            models[keys[shape]] = packed(read_model(row))
+            models[keys[shape]] = packed(read_model(row), sizes=True)
         ctx = {k: v for k, v in row["ctx"].items() if k not in _NO_MATTER}
         entry: dict[str, Any] = {"name": row["name"], "model": keys[shape], "ctx": ctx}
         if row["ok"]:
             entry["caches"] = caches(row)
             entry["total"] = row["context_bytes"]
             entry["n_ctx"] = [row["n_ctx"], row["n_ctx_seq"]]
+            entry["compute"] = row["compute_bytes"]
+            entry["outputs"] = outputs(row)
+            if row.get("n_vocab"):
+                entry["vocab"] = row["n_vocab"]
         else:
             entry["refused"] = True
         found.append(entry)

@@ -47,9 +47,9 @@ _models = cache(read_models)
 
 
 @cache
-def model(key: str) -> ModelSpec:
+def model(key: str, file: str = "models.json") -> ModelSpec:
     """Return a model that llama.cpp was asked about."""
-    return unpacked(_models(HERE / "models.json")[key], key)
+    return unpacked(_models(HERE / file)[key], key)
 
 
 @cache
