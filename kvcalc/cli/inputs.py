@@ -313,7 +313,7 @@ def _engines(values: Values, *, several: bool) -> list[str]:
     return found
 
 
-_OWN_FLAGS = {"ctx_size": "llama.cpp", "parallel": "llama.cpp"}
+_OWN_FLAGS = {"ctx_size": "llama.cpp", "parallel": "llama.cpp", "n_gpu_layers": "llama.cpp"}
 """Options that are settings of one engine, in its spelling."""
 
 
@@ -329,7 +329,7 @@ def _engine_arguments(
     found: dict[str, str | int | float | bool | None] = {}
     for name, owner in _OWN_FLAGS.items():
         if values[name] is not None and (engine == owner or owner not in engines):
-            found[name] = number(values, name)
+            found[name] = _count(values, name)
     for given in values["engine_arg"] or ():
         key, equals, value = str(given).partition("=")
         owner, colon, own = key.partition(":")
@@ -354,6 +354,12 @@ def _engine_arguments(
                 where=values.places["engine_arg"],
             )
     return found
+
+
+def _count(values: Values, name: str) -> int:
+    """Read a whole number of at least 0."""
+    given = str(values[name])
+    return 0 if given.strip() == "0" else values.at(name, lambda: _whole(given))
 
 
 def _typed(text: str) -> str | int | float | bool:

@@ -182,6 +182,8 @@ ENGINE: OptionGroup = (
          help="llama.cpp: cells of all sequences together."),
     text("parallel", "--parallel", "-np", panel=_E, metavar="N",
          help="llama.cpp: sequences at once."),
+    text("n_gpu_layers", "--n-gpu-layers", "-ngl", panel=_E, metavar="N",
+         help="llama.cpp: layers that leave the host, the output counted as one."),
     text("engine_arg", "--engine-arg", panel=_E, metavar="KEY=VALUE", env=False, many=True,
          help="A setting in the engine's own spelling, such as mem_fraction_static=0.8; repeatable."
          " With several engines: NAME:KEY=VALUE."),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from kvcalc.cli import inputs
 from kvcalc.cli.values import Values
 from kvcalc.core.deployment import Deployment, GpuSpec
@@ -13,6 +11,7 @@ from kvcalc.core.errors import InvalidValueError, KvcalcError, UsageError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_bytes
 from kvcalc.sizing import Question
+from kvcalc.sizing.changes import changed
 
 __all__ = ["questions"]
 
@@ -114,8 +113,7 @@ def _completed(
     gpu = deployment.gpu
     if memory is not None:
         if isinstance(gpu, GpuSpec):
-            name = f"{gpu.name} with {format_bytes(memory)}"
-            changes["gpu"] = msgspec.structs.replace(gpu, name=name, memory_bytes=memory)
+            changes["gpu"] = gpu.with_memory(memory)
         else:
             text = f"a card of {format_bytes(memory)}"
             changes["gpu"] = GpuSpec(
@@ -138,7 +136,7 @@ def _completed(
             changes[name] = found
     if cache is not None:
         changes["kv_cache_memory_bytes"] = cache
-    return msgspec.structs.replace(deployment, **changes)
+    return changed(deployment, changes, {})
 
 
 def _share(text: str) -> float:

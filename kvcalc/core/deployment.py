@@ -9,6 +9,7 @@ import msgspec
 
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.units import format_bytes
 from kvcalc.core.values import Positive, Value, require_range
 
 __all__ = ["MAX_BYTES", "Deployment", "GpuSpec"]
@@ -50,6 +51,11 @@ class GpuSpec(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_range(self, 1, "memory_bytes", high=MAX_BYTES)
+
+    def with_memory(self, memory_bytes: int) -> GpuSpec:
+        """Return the card with other memory (a MIG slice of it)."""
+        name = f"{self.name} with {format_bytes(memory_bytes)}"
+        return msgspec.structs.replace(self, name=name, memory_bytes=memory_bytes)
 
 
 class Deployment(Value, frozen=True, kw_only=True):

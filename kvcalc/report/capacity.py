@@ -14,6 +14,7 @@ from kvcalc.core.answers import (
     Solution,
     TermBounds,
 )
+from kvcalc.core.deployment import MAX_BYTES
 from kvcalc.core.units import format_count, format_number_of
 from kvcalc.report.blocks import Block, Code, Grid, Heading, Text
 
@@ -91,12 +92,16 @@ def _budget(budget: RankBudget, size: _Size, *, several: bool) -> list[Block]:
     parts.append(("c", max(0, middle)))
     rows = [_term(term, size) for term in budget.terms]
     low, high = budget.cache_bytes
-    rows.append(("c  cache", _bound(low, size), _bound(high, size), budget.share_source))
+    unbounded = total >= MAX_BYTES  # a host of which nothing is known
+    ends = (_NONE, _NONE) if unbounded else (_bound(low, size), _bound(high, size))
+    rows.append(("c  cache", *ends, budget.share_source))
     blocks: list[Block] = []
     if several:
-        blocks.append(Heading(f"{budget.name}, {format_number_of(budget.num_gpus, 'GPU')}"))
+        count = "" if unbounded else f", {format_number_of(budget.num_gpus, 'GPU')}"
+        blocks.append(Heading(f"{budget.name}{count}"))
+    if not unbounded:
+        blocks.append(Code((f"{_bar(parts, total)}  {size(total)}",)))
     blocks += [
-        Code((f"{_bar(parts, total)}  {size(total)}",)),
         Grid(("", "least", "most", "how it is known"), tuple(rows), text_columns=frozenset({3})),
     ]
     return blocks

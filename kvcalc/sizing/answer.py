@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from kvcalc.core.answers import At, CapacityAnswer, Figures
 from kvcalc.core.capacity import holds, smallest_budget
 from kvcalc.core.plan import CachePlan
@@ -53,6 +55,8 @@ def answer(
             worked = worked._replace(low=nothing, middle=nothing, high=nothing)
     low, middle, high = (figures(found, b) for b in (worked.low, worked.middle, worked.high))
     fits = holds(found, worked.low, question.sequences)
+    if found.split == "fixed" and not fits and worked.memory:
+        low, middle, high = _shortened(question, (low, middle, high))
     may_fit = holds(found, worked.high, question.sequences)
     missing = _missing(worked, question.sequences, fits=fits)
     grown, period = found.growth(windows_open=False)
@@ -98,6 +102,16 @@ def answer(
         convention=found.convention,
         source=found.source,
     )
+
+
+def _shortened(question: Question, found: tuple[Figures, Figures, Figures]) -> list[Figures]:
+    """Return figures with the longest length of caches that the settings size, by new plans."""
+    solved = solve(question, "max-model-len")
+    sure, possible = int(solved.value or 0), int(solved.possible or 0)
+    return [
+        figure if figure.fits else msgspec.structs.replace(figure, max_model_len_that_fits=longest)
+        for figure, longest in zip(found, (sure, sure, possible), strict=True)
+    ]
 
 
 def _gpu(question: Question) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from kvcalc.core.answers import At, DeploymentTotals, Figures, RankBudget, TermBounds
 from kvcalc.core.capacity import Budgets, capacity, requests_that_fit
 from kvcalc.core.deployment import Deployment
@@ -32,6 +34,8 @@ def figures(plan: CachePlan, budgets: Budgets) -> Figures:
             max_model_len_that_fits=0,
         )
     found = capacity(plan, budgets)
+    if plan.split == "fixed" and not found.fits:  # all of it or nothing
+        found = msgspec.structs.replace(found, kv_cache_tokens=0, max_concurrency=0.0)
     return Figures(
         kv_cache_bytes=found.kv_cache_bytes,
         num_blocks=found.num_blocks,
@@ -86,9 +90,9 @@ def totals(
     """
     replicas = deployment.data_parallel_size
     stored = _rate(plan.growth_all_ranks())
-    distinct = _rate(alone.growth())
+    distinct = _rate(alone.growth_all_ranks())
     return DeploymentTotals(
-        num_gpus=plan.num_gpus * replicas,
+        num_gpus=sum(r.multiplicity for r in plan.ranks if r.name != "host") * replicas,
         replicas=replicas,
         kv_cache_tokens=expected.kv_cache_tokens * replicas,
         max_concurrency=expected.max_concurrency * replicas,

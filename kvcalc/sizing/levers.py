@@ -10,6 +10,7 @@ from kvcalc.core.units import format_count
 from kvcalc.sizing.changes import SHARES, Change
 from kvcalc.sizing.figures import figures
 from kvcalc.sizing.question import Question, Worked, work
+from kvcalc.sizing.solve import of_length
 
 __all__ = ["levers"]
 
@@ -89,9 +90,11 @@ def _changes(question: Question, worked: Worked) -> Iterator[Change]:
         yield from _parallel(question)
     if worked.plan.max_model_len > 1:
         half = worked.plan.max_model_len // 2
+        changed = of_length(question, half)
         yield Change(
             f"maximum of {format_count(half)} tokens",
-            {"max_model_len": half},
+            changed["settings"],
+            changed["args"],
             caution="longer requests are refused",
         )
     if engine == "vllm":

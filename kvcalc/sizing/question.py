@@ -90,6 +90,8 @@ def _weights(question: Question, found: CachePlan) -> tuple[Term, ...]:
     tp, pp = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
     experts = tp * deployment.data_parallel_size if deployment.enable_expert_parallel else None
     draft = deployment.draft_model
+    if deployment.engine == "llama.cpp":
+        return _by_device(question, found)
     terms = []
     for stage in range(len(found.ranks)):
         term = weights_on_rank(
@@ -108,6 +110,35 @@ def _weights(question: Question, found: CachePlan) -> tuple[Term, ...]:
             own = weights_on_rank(draft, tp=tp)
             term = _added(term, own.low_bytes, own.high_bytes, f" and the draft's, {own.source}")
         terms.append(_added(term, 0, beside, ""))
+    return tuple(terms)
+
+
+def _by_device(question: Question, found: CachePlan) -> tuple[Term, ...]:
+    """Return the weights on each device of llama.cpp: layers lie where their caches lie.
+
+    Exact where a file tells the tensors; else by the number of layers, give or take the output,
+    which lies with the last of them, and the embedding, which stays on the host.
+    """
+    whole = weights_on_rank(
+        question.model, quantization=question.quantization, total_bytes=question.weights_bytes
+    )
+    asked = question.quantization is not None or question.weights_bytes is not None
+    layers = question.model.num_hidden_layers
+    terms = []
+    for rank in found.ranks:
+        if rank.weights_bytes is not None and not asked:
+            size = rank.weights_bytes
+            terms.append(
+                Term(name="weights", low_bytes=size, high_bytes=size, source="the file's tensors")
+            )
+        elif len(found.ranks) == 1:
+            terms.append(whole)
+        else:
+            count = rank.share.num_hidden_layers if rank.share is not None else layers
+            low = whole.low_bytes * count * 4 // (5 * layers)
+            high = min(whole.high_bytes, whole.high_bytes * (count * 5 + layers) // (5 * layers))
+            source = f"{whole.source}; {count} of {layers} layers"
+            terms.append(Term(name="weights", low_bytes=low, high_bytes=high, source=source))
     return tuple(terms)
 
 

@@ -17,7 +17,7 @@ from kvcalc.core.values import MAX_DIMENSION
 from kvcalc.sizing.changes import SHARES, changed, flags_of
 from kvcalc.sizing.question import Question, Worked, work
 
-__all__ = ["SETTINGS", "solve"]
+__all__ = ["SETTINGS", "of_length", "solve"]
 
 _MOST_GPUS = 64
 _MOST_SEQUENCES = 1 << 20
@@ -96,7 +96,7 @@ def _max_model_len(question: Question) -> Solution:
     most = own or MAX_DIMENSION
 
     def search(sure: bool) -> int | None:
-        return _largest(lambda n: _tried(question, sure=sure, settings={"max_model_len": n}), most)
+        return _largest(lambda n: _tried(question, sure=sure, **of_length(question, n)), most)
 
     value, possible = _both(search)
     reason = "one token more does not fit"
@@ -104,7 +104,22 @@ def _max_model_len(question: Question) -> Solution:
         reason = "not even one token fits"
     elif value == own:
         reason = "the model was made for no more"
-    return _solution(question, "max-model-len", value, possible, {"max_model_len": value}, reason)
+    told = of_length(question, value) if value else {"settings": {}, "args": {}}
+    return _solution(
+        question, "max-model-len", value, possible, told["settings"], reason, told["args"]
+    )
+
+
+def of_length(question: Question, n: int) -> dict[str, dict[str, Any]]:
+    """Return the engine's setting for sequences of n tokens."""
+    deployment = question.deployment
+    if deployment.engine != "llama.cpp":
+        return {"settings": {"max_model_len": n}, "args": {}}
+    args = deployment.engine_args
+    slots = args.get("parallel")
+    alone = isinstance(slots, int) and not args.get("kv_unified")
+    size = n * slots if alone and isinstance(slots, int) else n
+    return {"settings": {"max_model_len": None}, "args": {"ctx_size": size}}
 
 
 def _max_num_seqs(question: Question) -> Solution:

@@ -6,13 +6,15 @@ the compute buffers must leave a margin of the free memory. The context's size i
 
 from __future__ import annotations
 
-from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import UnsupportedError
+import msgspec
+
+from kvcalc.core.deployment import MAX_BYTES, Deployment
 from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.visible import named_card, visible
 from kvcalc.core.widths import widths_of
+from kvcalc.engines.llamacpp.compute import compute_buffer
 from kvcalc.engines.llamacpp.settings import Settings, resolve
 
 __all__ = ["budgets"]
@@ -35,16 +37,10 @@ def budgets(
         weights: one term a device.
 
     Raises:
-        UnsupportedError: no card is named, or a part of the cache lies in host memory, whose size
-            a card does not tell.
+        UnsupportedError: no card is named.
         InvalidValueError: another number of weights than of ranks.
     """
     require_ranks(weights, len(plan.ranks))
-    if any(rank.name == "host" for rank in plan.ranks):
-        raise UnsupportedError(
-            "what the host has left for the cache is not known",
-            hint="offload all layers (n_gpu_layers), or give the memory itself",
-        )
     gpu = named_card(deployment)
     settings = resolve(model, deployment, [])
     seen = visible(gpu)
@@ -59,14 +55,27 @@ def budgets(
             "the driver's context and kernels: not measured",
         ),
     )
+    device = MemoryBudget(
+        total_bytes=gpu.memory_bytes,
+        share_bytes=share,
+        share_source=f"all of {seen.what}{kept} (common/fit.cpp)",
+        terms=inside,
+    )
     return tuple(
-        MemoryBudget(
-            total_bytes=gpu.memory_bytes,
-            share_bytes=share,
-            share_source=f"all of {seen.what}{kept} (common/fit.cpp)",
-            terms=(weight, *inside),
-        )
-        for weight in weights
+        _host(weight)
+        if rank.name == "host"
+        else msgspec.structs.replace(device, terms=(weight, *inside))
+        for rank, weight in zip(plan.ranks, weights, strict=True)
+    )
+
+
+def _host(weight: Term) -> MemoryBudget:
+    """The host's memory, of which a card tells nothing: it never decides."""
+    return MemoryBudget(
+        total_bytes=MAX_BYTES,
+        share_bytes=(MAX_BYTES, MAX_BYTES),
+        share_source="the host's memory: nothing tells how much there is, so it never decides",
+        terms=(weight,),
     )
 
 
@@ -76,8 +85,12 @@ def _compute(model: ModelSpec, settings: Settings) -> Term:
     Llama-3.1-8B on a CPU, 512 tokens: 138 MB at 8,192 cells, 164 MB at 32,768, 313 MB where every
     token may have logits, 2,269 MB at 32,768 without flash attention.
     """
-    widths = widths_of(model)
     tokens, cells = settings.cells.ubatch, settings.cells.total
+    source = f"the compute buffer of {tokens} tokens over {cells} cells (sched_reserve)"
+    known = compute_buffer(model, settings, gpu=True)
+    if known is not None:
+        return Term(name="activation", low_bytes=known.low, high_bytes=known.high, source=source)
+    widths = widths_of(model)
     inner = widths.inner.or_more(widths.expert_inner.times(1, max(1, widths.experts.high)))
     row = inner.times(2) + widths.hidden.times(2)
     high = row.high * 3 * _FLOAT32 * tokens + widths.vocab.high * _FLOAT32 * tokens
@@ -88,5 +101,5 @@ def _compute(model: ModelSpec, settings: Settings) -> Term:
         name="activation",
         low_bytes=row.low * _FLOAT32 * tokens,
         high_bytes=high,
-        source=f"the compute buffer of {tokens} tokens over {cells} cells (sched_reserve)",
+        source=source,
     )

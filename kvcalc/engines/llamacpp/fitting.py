@@ -11,6 +11,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count, format_number_of
+from kvcalc.engines.llamacpp.compute import compute_buffer
 from kvcalc.engines.llamacpp.contexts import Context
 from kvcalc.engines.llamacpp.fit import Fitted, fit
 from kvcalc.engines.llamacpp.settings import Settings
@@ -88,7 +89,21 @@ def fit_devices(
         return contexts(deployment if given else sized(deployment, size))
 
     cells = settings.cells
+    buffer = _bound_of_compute(model, settings)
+    if buffer is not None:
+        settings = settings._replace(compute=(buffer,))
     return fit(settings, at, trained(model) * (1 if cells.unified else cells.sequences))
+
+
+def _bound_of_compute(model: ModelSpec, settings: Settings) -> int | None:
+    """Return what a compute buffer takes of a GPU at most; None where it is given or not known."""
+    if settings.compute:
+        return None
+    try:
+        found = compute_buffer(model, settings, gpu=True)
+    except UnsupportedError:
+        return None
+    return None if found is None else found.high
 
 
 def placed(settings: Settings, found: Fitted) -> Settings:
@@ -128,7 +143,14 @@ def fit_unsupported(
 ) -> Iterator[str]:
     """Yield what of fit is not modelled."""
     if found is not None:
-        if not settings.compute:
+        buffer = _bound_of_compute(model, settings)
+        if buffer is not None:
+            yield (
+                f"compute buffers in fit: each device's counts as {format_count(buffer)} B, its"
+                " upper bound, so llama.cpp may keep a longer context or more layers (compute_mib"
+                " tells them)"
+            )
+        elif not settings.compute:
             yield (
                 "compute buffers in fit: they count as 0 B, so llama.cpp may choose a shorter"
                 " context or fewer layers (compute_mib tells them)"
