@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kvcalc.api import (
         CachePlan,
         Capacity,
+        CapacityAnswer,
         Comparison,
         Deployment,
         Fragmentation,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         PerToken,
         Trace,
         Wastes,
+        capacity,
         compare,
         fragmentation,
         load_gpu,
@@ -43,6 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CachePlan",
     "Capacity",
+    "CapacityAnswer",
     "Comparison",
     "Deployment",
     "Fragmentation",
@@ -54,6 +57,7 @@ __all__ = [
     "Trace",
     "Wastes",
     "__version__",
+    "capacity",
     "compare",
     "fragmentation",
     "load_gpu",

@@ -7,11 +7,13 @@ from typing import TypeVar
 
 import msgspec
 
+from kvcalc import sizing as _sizing
 from kvcalc.core import compare as _compare
 from kvcalc.core import fragmentation as _fragmentation
+from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.capacity import Capacity
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError, KvcalcError
+from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError
 from kvcalc.core.lengths import Lengths, Over
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.per_token import per_token
@@ -26,6 +28,7 @@ from kvcalc.workload.traces import Trace, read_trace
 __all__ = [
     "CachePlan",
     "Capacity",
+    "CapacityAnswer",
     "Comparison",
     "Deployment",
     "Fragmentation",
@@ -36,6 +39,7 @@ __all__ = [
     "PerToken",
     "Trace",
     "Wastes",
+    "capacity",
     "compare",
     "fragmentation",
     "load_gpu",
@@ -70,14 +74,78 @@ def plan(model: ModelSpec, deployment: Deployment | None = None) -> CachePlan:
         UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
     """
     model = _given(model, ModelSpec, "model", _MODEL)
-    deployment = Deployment() if deployment is None else deployment
+    return _plan(model, _resolved(Deployment() if deployment is None else deployment))
+
+
+def _resolved(deployment: Deployment) -> Deployment:
+    """Return a deployment with the names in it looked up."""
     deployment = _given(deployment, Deployment, "deployment", _DEPLOYMENT)
     if isinstance(deployment.gpu, str):
         deployment = msgspec.structs.replace(deployment, gpu=load_gpu(deployment.gpu))
     if isinstance(deployment.draft_model, str):
         draft = load_model(deployment.draft_model)
         deployment = msgspec.structs.replace(deployment, draft_model=draft)
-    return _plan(model, deployment)
+    return deployment
+
+
+def capacity(
+    model: ModelSpec,
+    deployment: Deployment,
+    *,
+    sequences: int = 1,
+    at: Sequence[int] = (),
+    weights_bytes: int | None = None,
+    quantization: str | None = None,
+    free_bytes: int | None = None,
+    instances: int = 1,
+    levers: bool = False,
+    solve_for: Sequence[str] = (),
+    layouts: bool = False,
+    suggest: bool = False,
+) -> CapacityAnswer:
+    """Say whether a model fits on a card, how much there will be, and what would change it.
+
+    Args:
+        model: as `load_model` returns it.
+        deployment: how it is served; `gpu` is the card, or `kv_cache_memory_bytes` the cache of
+            each rank, with which all figures are exact.
+        sequences: the goal: so many sequences of the maximum at once.
+        at: further lengths to tell the concurrency of.
+        weights_bytes: of the whole model, instead of what is known of it.
+        quantization: what the weights are kept in, instead of the checkpoint's own.
+        free_bytes: of the card before this server starts, where others hold some of it.
+        instances: servers of this kind on each card.
+        levers: also what each setting would buy.
+        solve_for: settings to turn the question round for: `max-model-len`, `max-num-seqs`,
+            `gpus`, `tp`, `gpu-memory-utilization`, `kv-memory`, `ngl`.
+        layouts: also the same GPUs in other ways.
+        suggest: also the engine's own command.
+
+    Raises:
+        UsageError: neither a card nor a cache is given.
+        UnknownNameError: no such engine, dtype, GPU or setting.
+        UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
+    """
+    for name in solve_for:
+        if name not in _sizing.SETTINGS:
+            raise UnknownNameError("setting to solve for", name, _sizing.SETTINGS)
+    question = _sizing.Question(
+        model=_given(model, ModelSpec, "model", _MODEL),
+        deployment=_resolved(deployment),
+        weights_bytes=weights_bytes,
+        quantization=quantization,
+        sequences=sequences,
+        lengths=tuple(at),
+        instances=instances,
+        free_bytes=free_bytes,
+    )
+    return _sizing.answer(
+        question,
+        with_levers=levers,
+        solve_for=tuple(solve_for),
+        with_layouts=layouts,
+        suggest=suggest,
+    )
 
 
 def compare(

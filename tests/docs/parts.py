@@ -195,6 +195,82 @@ def engine_rows() -> str:
     return table(("engine", "equal", "refused by both", "different", "left out"), rows)
 
 
+def engine_left_out() -> str:
+    """Return why answers of the other engines are left out, and how many."""
+    from tests.engines.llamacpp.tally import FILES as CONTEXTS
+    from tests.engines.llamacpp.tally import tally
+    from tests.engines.lmdeploy.tally import tallies as of_lmdeploy
+    from tests.engines.mlx_lm.tally import tally as of_mlx
+    from tests.engines.transformers.tally import tallies as of_transformers
+
+    each: dict[str, Iterable[Any]] = {
+        "llama.cpp": [tally(name) for name in CONTEXTS],
+        "transformers": of_transformers().values(),
+        "lmdeploy": of_lmdeploy().values(),
+        "mlx-lm": [of_mlx()],
+    }
+    rows = []
+    for engine, tallied in each.items():
+        counts: Counter[str] = Counter()
+        for one in tallied:
+            counts.update(one.left_out)
+        rows += [(engine, why, str(count)) for why, count in sorted(counts.items())]
+    return table(("engine", "why", "answers"), rows)
+
+
+def engine_logs() -> str:
+    """Return the published logs and figures of the other engines: reproduced, or why not."""
+    from tests.engines.exllama.test_logs import LEFT_OUT as NO_EXLLAMA
+    from tests.engines.exllama.test_logs import REPRODUCED as EXLLAMA
+    from tests.engines.llamacpp.log_cases import CASES as LLAMACPP
+    from tests.engines.llamacpp.log_cases import LISTED as NO_LLAMACPP
+    from tests.engines.mlc_llm.test_mlc_llm import LISTED as NO_MLC
+    from tests.engines.sglang.log_cases import CASES as SGLANG
+    from tests.engines.sglang.log_cases import ELSEWHERE
+    from tests.engines.tensorrt_llm.test_logs import CASES as TENSORRT
+    from tests.engines.tensorrt_llm.test_logs import LISTED as NO_TENSORRT
+    from tests.engines.vllm_ascend.test_vllm_ascend import LISTED as NO_ASCEND
+    from tests.engines.vllm_ascend.test_vllm_ascend import REPRODUCED as ASCEND
+
+    done = {
+        "sglang": [case.case for case in SGLANG],
+        "llama.cpp": [case.case for case in LLAMACPP],
+        "tensorrt-llm": [case.case for case in TENSORRT],
+        "transformers": ["hf-214"],
+        "lmdeploy": ["lmdeploy-064"],
+        "vllm-ascend": list(ASCEND),
+        "exllamav2": list(EXLLAMA),
+    }
+    not_done = {
+        "sglang": ELSEWHERE,
+        "llama.cpp": NO_LLAMACPP,
+        "tensorrt-llm": NO_TENSORRT,
+        "mlc-llm": NO_MLC,
+        "vllm-ascend": NO_ASCEND,
+        "exllamav3": NO_EXLLAMA,
+    }
+    rows = [(engine, ", ".join(dict.fromkeys(cases)), "yes") for engine, cases in done.items()]
+    rows += [
+        (engine, case, f"no: {why}")
+        for engine, listed in not_done.items()
+        for case, why in listed.items()
+    ]
+    return table(("engine", "case", "reproduced"), rows)
+
+
+def starts() -> str:
+    """Return public starts against what is predicted to be left for the cache."""
+    from tests.engines.sglang import starts as sglang
+    from tests.engines.vllm import starts as vllm
+
+    rows = [
+        (engine, *row)
+        for engine, made in (("vllm", vllm.rows()), ("sglang", sglang.rows()))
+        for row in made
+    ]
+    return table(("engine", *vllm.COLUMNS), rows)
+
+
 def vllm_left_out() -> str:
     """Return why answers are left out, and how many."""
     from tests.engines.vllm.tally import FILES, tallies
