@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kvcalc.core.errors import UsageError
 from kvcalc.core.plan import CachePlan, Rank, Rows
 from kvcalc.core.plan_summary import summarise
 from kvcalc.core.results import PlanGroup, PlanRank, Totals
@@ -153,14 +152,13 @@ def test_without_a_cache_nothing_is_said_of_a_start() -> None:
 def test_a_cache_that_the_settings_fix() -> None:
     """Blocks that are set need no bytes; a plan without any does."""
     blocks = pool(group(Grow(block_tokens=16)), units=8, reserved_units=1)
-    start = summarise(one_rank(blocks, max_model_len=112), sized=True).start_up
+    start = summarise(one_rank(blocks, max_model_len=112)).start_up
 
     assert start is not None
     assert (start.kv_cache_bytes, start.num_blocks, start.fits) == (None, 8, True)
     assert start.overhead_bytes == 160
     assert start.log == ()
-    with pytest.raises(UsageError, match="depends on the memory"):
-        summarise(plan_of(builders.LLAMA_8B, max_model_len=112), sized=True)
+    assert summarise(plan_of(builders.LLAMA_8B, max_model_len=112)).start_up is None
 
 
 def test_what_a_plan_says_of_itself() -> None:
