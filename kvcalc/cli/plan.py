@@ -48,7 +48,8 @@ def run(values: Values) -> None:
     models = inputs.models(values, notes)
     memory = _memory(values)
     deployed = inputs.deployments(values, notes, several=True)
-    plans = inputs.plans(models, deployed, notes, tell=False)
+    refused: list[str] = []
+    plans = inputs.plans(models, deployed, notes, tell=False, refused=refused)
     card = deployed[0].gpu  # all are asked with the same
     card_bytes = card.memory_bytes if isinstance(card, GpuSpec) else None
     first: dict[str, CachePlan] = {}
@@ -64,7 +65,7 @@ def run(values: Values) -> None:
                 found, kv_cache_bytes=memory, card_bytes=card_bytes, log=log, differences=apart
             )
         )
-    emit("plan", values, inputs.echo(values, plans), results, notes)
+    emit("plan", values, inputs.echo(values, plans), results, notes, refused)
 
 
 def _memory(values: Values) -> int | None:

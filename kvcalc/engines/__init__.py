@@ -5,12 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol
 
+import msgspec
+
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnknownNameError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 
-__all__ = ["ENGINES", "NOT_YET", "Engine", "known", "plan", "start_up_log"]
+__all__ = ["ALIASES", "ENGINES", "NOT_YET", "Engine", "known", "plan", "start_up_log"]
 
 ENGINES = {
     "none": "kvcalc.engines.none",
@@ -22,6 +24,33 @@ ENGINES = {
     "lmdeploy": "kvcalc.engines.lmdeploy",
 }
 """Engine name -> the module that plans for it; imported when it is asked for."""
+
+ALIASES = {
+    "llamacpp": "llama.cpp",
+    "llama-cpp": "llama.cpp",
+    "llama_cpp": "llama.cpp",
+    "llama-server": "llama.cpp",
+    "trt": "tensorrt-llm",
+    "trtllm": "tensorrt-llm",
+    "trt-llm": "tensorrt-llm",
+    "tensorrt_llm": "tensorrt-llm",
+    "hf": "transformers",
+    "huggingface": "transformers",
+    "mlx": "mlx-lm",
+}
+"""Other spellings of engines' names, in lower case."""
+
+_SETTINGS_OF = {
+    "ollama": (
+        "ollama is a llama-server with settings of its own",
+        "use --engine llama.cpp with ollama's settings, such as --engine-arg ollama_num_parallel=2",
+    ),
+    "turbomind": (
+        "turbomind is one of LMDeploy's two engines",
+        "use --engine lmdeploy --engine-arg backend=turbomind",
+    ),
+}
+"""What is an engine of another name with settings -> what it is, and how to ask for it."""
 
 NOT_YET = ("tgi", "mlc-llm", "mlx-lm", "exllama", "vllm-tpu", "vllm-ascend")
 """Engines that are refused by name: to come, and not approximated until then."""
@@ -36,16 +65,21 @@ class Engine(Protocol):
 
 
 def known(name: str) -> str:
-    """Return the name of an engine that kvcalc models.
+    """Return the name of an engine that kvcalc models, of that name or one of its ALIASES.
 
     Raises:
-        UnsupportedError: an engine that is to come.
+        UnsupportedError: an engine that is to come, or that is another with settings.
         UnknownNameError: no such engine.
     """
+    folded = name.lower()
+    if folded in _SETTINGS_OF:
+        message, hint = _SETTINGS_OF[folded]
+        raise UnsupportedError(message, hint=hint)
+    name = name if name in ENGINES else ALIASES.get(folded, folded)
     if name in NOT_YET:
         raise UnsupportedError(
             f"this version of kvcalc does not model engine {name!r} yet",
-            hint=f"known: {', '.join(ENGINES)} (the model's own arithmetic)",
+            hint=f"known: {', '.join(ENGINES)}; none is the model's own arithmetic",
         )
     if name not in ENGINES:
         raise UnknownNameError("engine", name, ENGINES)
@@ -60,7 +94,12 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
     """
     engine: Engine = import_module(ENGINES[known(deployment.engine)])
-    return engine.plan(model, deployment)
+    made = engine.plan(model, deployment)
+    replicas = deployment.data_parallel_size
+    note = f"{replicas} replicas hold requests of their own; the figures are those of one"
+    if replicas > 1 and note not in made.notes:
+        made = msgspec.structs.replace(made, notes=(*made.notes, note))
+    return made
 
 
 def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]:
