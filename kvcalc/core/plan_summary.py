@@ -98,7 +98,21 @@ def _group(pool: str, group: Group, tokens: int) -> PlanGroup:
 
 def kept_in_words(group: Group) -> str:
     """Return which tokens a group's units are held for, in words."""
-    return " or ".join(dict.fromkeys(_keeps(rows.rule) for rows in group.rows))
+    rules = [rows.rule for rows in group.rows]
+    growing = [rule for rule in rules if isinstance(rule, Grow)]
+    read = list(dict.fromkeys(_read(rule) for rule in growing if rule.limit is not None))
+    if len(growing) == len(rules) and read:
+        what = " or ".join(read)
+        if all(rule.limit is not None for rule in growing):
+            return f"every token, of which {what} are read"
+        return f"every token, of which some layers read {what}"
+    return " or ".join(dict.fromkeys(_keeps(rule) for rule in rules))
+
+
+def _read(rule: Grow) -> str:
+    """Return which of the tokens that a rule keeps are read, in words."""
+    limit = format_count(rule.limit or 0)
+    return f"those of a chunk of {limit}" if rule.restarts else f"the last {limit}"
 
 
 def _tokens_a_unit(group: Group) -> int | None:
@@ -116,10 +130,8 @@ def _tokens_a_unit(group: Group) -> int | None:
 def _keeps(rule: Rule) -> str:
     """Return which tokens a rule holds units for, in words."""
     match rule:
-        case Grow(limit=None):
+        case Grow():
             return "every token"
-        case Grow(limit=limit):
-            return f"every token, {format_count(limit or 0)} of them read"
         case Compressed(ratio=ratio):
             return f"1 entry in {format_count(ratio)} tokens"
         case Window(window=window, in_flight=flight):

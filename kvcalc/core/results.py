@@ -63,7 +63,11 @@ class LayerGroup(Value, frozen=True, kw_only=True):
 
 
 class SequenceSize(Value, frozen=True, kw_only=True):
-    """A sequence of `tokens` tokens: its rows and state, and the same in whole blocks."""
+    """A sequence of `tokens` tokens: its rows and state, and what the engine reserves for them.
+
+    The latter is whole blocks, and what else the engine's rules make of them: tokens that a window
+    no longer reads, spare states, widened pages.
+    """
 
     tokens: int
     bytes: int

@@ -118,7 +118,8 @@ def _per_token(results: Sequence[PerToken], size: _Size) -> list[Block]:
         label = format_number_of(sequence.tokens, "token")
         row(label, [format_count(r.sequences[i].bytes) for r in results])
         row("", [size(r.sequences[i].bytes) for r in results])
-        row("  in whole blocks", [_allocated(r.sequences[i]) for r in results])
+        reserved = "in whole blocks" if results[0].engine == "none" else "the engine reserves"
+        row(f"  {reserved}", [_allocated(r.sequences[i]) for r in results])
     blocks.append(Grid(("", *(r.model for r in results)), tuple(rows)))
     blocks.extend(
         _layers(r, named=len(results) > 1)

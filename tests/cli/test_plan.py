@@ -436,6 +436,9 @@ class TestOtherCommands:
         assert (found["block_size"], found["block_bytes"]) == (832, 54_525_952)
         assert (found["bytes_per_token"], found["state_bytes"]) == (65_536, 153_944_064)
         assert (sequence["bytes"], sequence["allocated_bytes"]) == (690_814_976, 1_035_993_088)
+        shown = call("per-token", "qwen3.5-27b", *VLLM, "--tokens", "8192").out
+        assert "the engine reserves   1,035,993,088" in shown
+        assert "in whole blocks" not in shown
 
     def test_frag(self) -> None:
         """A sequence of the maximum is as large as the engine reserves it."""
