@@ -75,11 +75,16 @@ def run(values: Values) -> None:
 
 
 def _does_not_start(plan: CachePlan, memory: int) -> Iterator[str]:
-    """Say so where the engine would refuse to start with that memory, whatever fits by itself."""
+    """Say so where the engine would not start with that memory, or not serve the maximum."""
     if plan.engine == "none":
         return  # nothing starts
     found = plan.capacity(memory)
-    if not found.fits:
+    if found.starts and found.max_model_len_served < plan.max_model_len:
+        yield (
+            f"{plan.model}: with {format_count(memory)} B {plan.engine} serves no sequence over"
+            f" {format_count(found.max_model_len_served)} tokens"
+        )
+    elif not found.starts:
         yield (
             f"{plan.model}: {plan.engine} does not start with {format_count(memory)} B: one"
             f" sequence of {format_count(plan.max_model_len)} needs"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kvcalc.cli.engine_args import OWN_FLAGS, Argument, engine_arguments, own_lengths
 from kvcalc.cli.settings import SWITCHES
 from kvcalc.cli.values import Origin, Values
 from kvcalc.core.deployment import Deployment, GpuSpec
@@ -250,15 +251,16 @@ def deployments(
     Raises:
         UsageError: several engines where one answers.
     """
-    longest = tokens(values, "max")
-    if longest is None and default_max is not None:
-        longest = default_max
-        notes.append(f"no maximum was given: {default_max:,} tokens (--max)")
     blocks: list[int | None] = [
         values.at("block", lambda given=given: _whole(given))  # type: ignore[misc]  # its default
         for given in values["block"] or ()
     ]
     engines = _engines(values, several=several)
+    flags = {name: _count(values, name) for name in OWN_FLAGS}
+    arguments = {name: engine_arguments(values, name, engines, flags) for name in engines}
+    longest = tokens(values, "max")
+    if longest is None and default_max is not None:
+        longest = _default_max(default_max, arguments.values(), notes)
     gpu = _gpu(values)
     if gpu is not None and engines == ["none"]:
         notes.append(f"engine none does not depend on the card ({gpu.name})")
@@ -273,7 +275,6 @@ def deployments(
         )
     tp, pp, dp, dcp = (number(values, short) or 1 for short, _ in _PARALLEL)
     settings = _engine_settings(values)
-    arguments = {engine: _engine_arguments(values, engine, engines) for engine in engines}
     return [
         values.at(
             "dcp",  # the one setting whose value depends on another's
@@ -299,6 +300,20 @@ def deployments(
     ]
 
 
+def _default_max(
+    default: int, arguments: Iterable[Mapping[str, Argument]], notes: list[str]
+) -> int | None:
+    """Return the maximum that is taken unasked; None where an engine's own settings tell one."""
+    own = list(dict.fromkeys(name for given in arguments for name in own_lengths(given)))
+    if own:
+        notes.append(
+            f"no maximum was given (--max): it is the engine's own, by {' and '.join(own)}"
+        )
+        return None
+    notes.append(f"no maximum was given: {default:,} tokens (--max)")
+    return default
+
+
 def _engines(values: Values, *, several: bool) -> list[str]:
     """Return the engines asked for, each once."""
     given = values["engine"] or ("none",)
@@ -313,65 +328,12 @@ def _engines(values: Values, *, several: bool) -> list[str]:
     return found
 
 
-_OWN_FLAGS = {"ctx_size": "llama.cpp", "parallel": "llama.cpp", "n_gpu_layers": "llama.cpp"}
-"""Options that are settings of one engine, in its spelling."""
-
-
-def _engine_arguments(
-    values: Values, engine: str, engines: Sequence[str]
-) -> dict[str, str | int | float | bool | None]:
-    """Return the settings in an engine's own spelling, of KEY=VALUE or NAME:KEY=VALUE.
-
-    Raises:
-        InvalidValueError: something else.
-        UsageError: a key without a name where several engines are asked.
-    """
-    found: dict[str, str | int | float | bool | None] = {}
-    for name, owner in _OWN_FLAGS.items():
-        if values[name] is not None and (engine == owner or owner not in engines):
-            found[name] = _count(values, name)
-    for given in values["engine_arg"] or ():
-        key, equals, value = str(given).partition("=")
-        owner, colon, own = key.partition(":")
-        if not equals or not key:
-            raise InvalidValueError(
-                f"{_cut(str(given))!r} is no KEY=VALUE",
-                hint="write a setting such as page_size=64",
-                where=values.places["engine_arg"],
-            )
-        if not colon and len(engines) > 1:
-            raise UsageError(
-                f"{_cut(key)} of which engine?",
-                hint=f"write {engines[0]}:{_cut(str(given))}",
-                where=values.places["engine_arg"],
-            )
-        if not colon or owner == engine:
-            found[own if colon else key] = _typed(value)
-        elif owner not in engines:
-            raise UsageError(
-                f"{_cut(owner)!r} is none of the engines asked: {', '.join(engines)}",
-                hint="name one of them before the colon",
-                where=values.places["engine_arg"],
-            )
-    return found
-
-
-def _count(values: Values, name: str) -> int:
-    """Read a whole number of at least 0."""
+def _count(values: Values, name: str) -> int | None:
+    """Read a whole number of at least 0; None when it was not given."""
+    if values[name] is None:
+        return None
     given = str(values[name])
     return 0 if given.strip() == "0" else values.at(name, lambda: _whole(given))
-
-
-def _typed(text: str) -> str | int | float | bool:
-    """Return a value as the number, truth value or text that it reads as."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _gpu(values: Values) -> GpuSpec | None:
@@ -447,6 +409,7 @@ def plans(
     notes: list[str],
     *,
     tell: bool = True,
+    refused: list[str] | None = None,
 ) -> list[CachePlan]:
     """Return the plan of every model under every deployment; an error names the model.
 
@@ -455,27 +418,48 @@ def plans(
         deployed: the deployments.
         notes: the plans' own are added, and which stage is shown where stages differ.
         tell: add the plans' own notes (False: the command shows them itself).
+        refused: where several engines are asked, a line for each that refuses is added, and those
+            that do not are planned for; None to let every refusal be an error.
 
     Raises:
-        UnsupportedError: a model and a deployment that do not go together.
+        UnsupportedError: a model and a deployment that do not go together (with `refused`: all).
     """
-    made = []
+    made: list[CachePlan] = []
+    faults: list[KvcalcError] = []
+    beside = refused is not None and len({deployment.engine for deployment in deployed}) > 1
     for model in models:
         for deployment in deployed:
             try:
                 made.append(plan(model, deployment))
             except KvcalcError as error:
                 error.where = error.where or model.name
-                raise
+                if not beside:
+                    raise
+                faults.append(error)
+                hint = f" ({error.hint})" if error.hint else ""
+                _add(refused, f"{deployment.engine}: refused: {error}{hint}")
+    if faults and not made:
+        raise faults[0]
+    if faults:
+        _add(refused, "a setting for one engine alone: --engine-arg NAME:KEY=VALUE")
+    _tell(made, notes, own=tell)
+    return made
+
+
+def _add(lines: list[str] | None, line: str) -> None:
+    if lines is not None:
+        lines.append(line)
+
+
+def _tell(made: Sequence[CachePlan], notes: list[str], *, own: bool) -> None:
     for p in made:
-        if tell:
+        if own:
             notes.extend(f"{p.model}: {note}" for note in p.notes)
         if len(p.ranks) > 1:
             notes.append(
                 f"{p.model}: figures of {p.rank.name} of {len(p.ranks)}, the fullest at"
                 f" {p.max_model_len:,} tokens"
             )
-    return made
 
 
 _PARALLEL = (
@@ -556,10 +540,11 @@ def echo(values: Values, plans: Sequence[CachePlan] = ()) -> dict[str, Any]:
     }
     if not plans:
         return given
+    engines = list(dict.fromkeys(plan.engine for plan in plans))
     resolved: dict[str, Any] = {
         "models": list(dict.fromkeys(plan.model for plan in plans)),
-        "engine": plans[0].engine,
-        "engines": list(dict.fromkeys(plan.engine for plan in plans)),
+        "engine": engines[0] if len(engines) == 1 else None,
+        "engines": engines,
         "kv_cache_dtype": list(dict.fromkeys(plan.kv_cache_dtype for plan in plans)),
         "block_size": list(dict.fromkeys(plan.block_size for plan in plans)),
         "max_model_len": list(dict.fromkeys(plan.max_model_len for plan in plans)),

@@ -15,6 +15,7 @@ from kvcalc.cli.options import (
 )
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
+from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.differences import differences
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.plan import CachePlan
@@ -47,22 +48,24 @@ def run(values: Values) -> None:
     models = inputs.models(values, notes)
     memory = _memory(values)
     deployed = inputs.deployments(values, notes, several=True)
-    plans = inputs.plans(models, deployed, notes, tell=False)
-    fixed = inputs.number(values, "num_gpu_blocks_override") is not None
+    refused: list[str] = []
+    plans = inputs.plans(models, deployed, notes, tell=False, refused=refused)
+    card = deployed[0].gpu  # all are asked with the same
+    card_bytes = card.memory_bytes if isinstance(card, GpuSpec) else None
     first: dict[str, CachePlan] = {}
     results = []
     for found in plans:
-        sized = fixed or found.split == "fixed"
-        log = start_up_log(found, memory) if sized or memory is not None else ()
+        log = start_up_log(found, memory) if found.sized or memory is not None else ()
         base = first.setdefault(found.model, found)
         apart: tuple[Difference, ...] = ()
         if base.engine != found.engine:
-            both = sized and (fixed or base.split == "fixed")
-            apart = differences(found, base, memory, sized=both)
+            apart = differences(found, base, memory)
         results.append(
-            summarise(found, kv_cache_bytes=memory, sized=sized, log=log, differences=apart)
+            summarise(
+                found, kv_cache_bytes=memory, card_bytes=card_bytes, log=log, differences=apart
+            )
         )
-    emit("plan", values, inputs.echo(values, plans), results, notes)
+    emit("plan", values, inputs.echo(values, plans), results, notes, refused)
 
 
 def _memory(values: Values) -> int | None:

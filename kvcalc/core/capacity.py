@@ -32,6 +32,8 @@ Budgets = int | tuple[int, ...] | None
 BUDGET_HINT = "give bytes as an int: 10 * 2**30, or int(10e9)"
 """What to do about a budget that is no whole number."""
 
+_UNBOUNDED = 2**80  # bytes; where the settings bound what an engine makes of them
+
 
 class PoolCapacity(Value, frozen=True, kw_only=True):
     """One pool's share of a budget.
@@ -64,8 +66,10 @@ class Capacity(Value, frozen=True, kw_only=True):
             block in it).
         max_sequences: whole sequences that really fit.
         needed_bytes: what one sequence of max_model_len needs.
-        fits: the engine starts: by its own check one sequence of max_model_len fits.
+        fits: by the engine's own check one sequence of max_model_len fits.
+        starts: the engine starts: one fits, or it shortens the maximum, or it does not check.
         max_model_len_that_fits: the longest up to max_model_len of which one fits; 0: none.
+        max_model_len_served: the longest sequence that it serves once it has started.
         overhead_bytes: budget that no sequence can use (null block, remainder below one unit).
         pools: the binding rank's pools.
     """
@@ -80,7 +84,9 @@ class Capacity(Value, frozen=True, kw_only=True):
     max_sequences: int
     needed_bytes: int
     fits: bool
+    starts: bool
     max_model_len_that_fits: int
+    max_model_len_served: int
     overhead_bytes: int
     pools: tuple[PoolCapacity, ...]
 
@@ -91,10 +97,10 @@ def pool_units(plan: CachePlan, rank: Rank, budget: int | None) -> tuple[int, ..
     Raises:
         UsageError: a budget is needed and none was given.
     """
-    if plan.split == "fixed" or (
-        plan.split == "one_pool" and all(pool.units is not None for pool in rank.pools)
-    ):
+    if plan.split == "fixed" or (plan.split != "fungible" and rank.units_are_set):
         return tuple(_fixed_units(pool) for pool in rank.pools)
+    if budget is None and plan.sized:
+        budget = _UNBOUNDED
     if budget is None:
         raise UsageError(
             f"the size of a {plan.engine} cache depends on the memory it is given",
@@ -215,7 +221,8 @@ def start_up_limit(plan: CachePlan, rank: Rank, budget: int | None) -> int:
 
 def _checked(rank: Rank) -> tuple[Pool, ...]:
     """Pools that the start-up check looks at: those that the budget pays for, if there are any."""
-    return tuple(p for p in rank.pools if p.units is None) or rank.pools
+    within = tuple(p for p in rank.pools if not p.beside)
+    return tuple(p for p in within if p.units is None) or within or rank.pools
 
 
 def _starts(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> bool:
@@ -234,9 +241,10 @@ def _starts(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> bool:
 
 def _allocated(rank: Rank) -> int:
     """Bytes of a rank whose units the settings fix; 0 where a budget decides on some of them."""
-    if any(pool.units is None for pool in rank.pools):
+    within = [pool for pool in rank.pools if not pool.beside]
+    if any(pool.units is None for pool in within):
         return 0
-    return rank.fixed_bytes + sum(pool.total_bytes(pool.units or 0) for pool in rank.pools)
+    return rank.fixed_bytes + sum(pool.total_bytes(pool.units or 0) for pool in within)
 
 
 def longest(plan: CachePlan, rank: Rank, budget: int | None, high: int) -> int:
@@ -273,6 +281,13 @@ def _by_rank(plan: CachePlan, budgets: Budgets) -> tuple[int | None, ...]:
     if min(found) < 1:
         raise InvalidValueError("capacity is asked for a length and a budget of at least 1")
     return found
+
+
+def _served(plan: CachePlan, budgets: tuple[int | None, ...], n: int) -> int:
+    """Return the longest sequence up to n tokens that the engine serves."""
+    spared = plan.start_spares_tokens
+    held = _last(n + spared, lambda m: _starts_everywhere(plan, budgets, m))
+    return max(0, held - spared)
 
 
 def _last(high: int, fits: Callable[[int], bool]) -> int:
@@ -325,6 +340,9 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
         for pool, count in zip(rank.pools, units, strict=True)
     )
     tokens, times = _logged(plan, rank, units, concurrency, n)
+    fits = _starts_everywhere(plan, budgets, n)
+    longest_served = _served(plan, budgets, n)
+    starts = {"refuses": fits, "shortens": longest_served > 0, "never_checks": True}[plan.start]
     growing = plan.block_pool
     blocks = next((p.units for p in pools if growing and p.name == growing.name), None)
     if plan.split == "fungible":
@@ -339,8 +357,10 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
         max_concurrency=times,
         max_sequences=whole,
         needed_bytes=rank.bytes_needed(n),
-        fits=_starts_everywhere(plan, budgets, n),
+        fits=fits,
+        starts=starts,
         max_model_len_that_fits=_last(n, lambda m: _starts_everywhere(plan, budgets, m)),
+        max_model_len_served=longest_served,
         overhead_bytes=_overhead(plan, rank, budget, pools),
         pools=pools,
     )
@@ -409,10 +429,12 @@ def _overhead(
     reserved = sum(
         (q.reserved_units if p.reserved_is_extra else min(q.reserved_units, q.units)) * q.unit_bytes
         for p, q in zip(rank.pools, pools, strict=True)
+        if not p.beside
     )
     if budget is None or plan.split == "fungible":
         return reserved
-    return reserved + max(0, budget - rank.fixed_bytes - sum(p.total_bytes for p in pools))
+    paid = sum(q.total_bytes for p, q in zip(rank.pools, pools, strict=True) if not p.beside)
+    return reserved + max(0, budget - rank.fixed_bytes - paid)
 
 
 def requests_that_fit(plan: CachePlan, kv_cache_bytes: int, lengths: Lengths) -> Fraction:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from kvcalc.core.capacity import BUDGET_HINT, requests_that_fit
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.explain import explain_plan
@@ -125,10 +127,14 @@ def _concurrency(
 ) -> Concurrency:
     paged = requests_that_fit(plan, kv_cache_bytes, lengths)
     contiguous = int(requests_that_fit(twin, kv_cache_bytes, lengths))
+    places = plan.max_sequences
+    if places is not None:  # the engine's own, either way
+        paged, contiguous = min(paged, Fraction(places)), min(contiguous, places)
     return Concurrency(
         kv_cache_bytes=kv_cache_bytes,
         contiguous=contiguous,
         paged=int(paged),
         paged_mean=float(paged),
         gain=float(paged) / contiguous if contiguous else None,
+        max_sequences=places,
     )

@@ -24,7 +24,7 @@ _MOST_GROUPS = 2
 
 
 def differences(
-    plan: CachePlan, base: CachePlan, kv_cache_bytes: int | None = None, *, sized: bool = False
+    plan: CachePlan, base: CachePlan, kv_cache_bytes: int | None = None
 ) -> tuple[Difference, ...]:
     """Return the causes for which `plan` needs other bytes, or serves others, than `base`.
 
@@ -49,7 +49,7 @@ def differences(
             found.append(
                 Difference(name=name, against=base.engine, bytes=bytes_more, reason=reason)
             )
-    if kv_cache_bytes is not None or sized:
+    if kv_cache_bytes is not None or (plan.sized and base.sized):
         found.extend(_served(plan, base, kv_cache_bytes))
     return tuple(found)
 

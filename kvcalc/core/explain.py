@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kvcalc.core.dtypes import (
     CacheDtype,
@@ -143,17 +143,33 @@ def explain_plan(plan: CachePlan, tokens: Sequence[int]) -> tuple[str, ...]:
         # Of groups that share blocks, the one that grows with the tokens tells what a block is.
         growing = (g for g in pool.groups if isinstance(g.rule, (Grow, Compressed)))
         group = next(growing, pool.groups[0])
-        slots, slot = group.rule.slots_per_unit, group.slot_bytes
         product = ""
-        if slots * slot == pool.unit_bytes:
-            product = f"{slots} slots x {format_count(slot)} B = "
+        if group.content_bytes == pool.unit_bytes and not group.lookahead_bytes:
+            parts = [
+                f"{format_number_of(rows.rule.slots_per_unit, 'slot')}"
+                f" x {format_count(rows.slot_bytes)} B"
+                for rows in group.rows
+            ]
+            product = f"{' + '.join(parts)} = "
         lines.append(f"block: {product}{format_count(pool.unit_bytes)} B")
-    lines.extend(
-        f"sequence of {format_count(n)} tokens: {_terms(plan, n)}"
-        f" = {format_count(plan.bytes_used(n))} B"
-        for n in tokens
-    )
+    for n in tokens:
+        used = format_count(plan.bytes_used(n))
+        lines.append(f"sequence of {format_count(n)} tokens: {_terms(plan, n)} = {used} B")
+        lines.extend(_reserved(plan, n))
     return (*lines, *(f"assumed: {sentence}" for sentence in plan.convention))
+
+
+def _reserved(plan: CachePlan, tokens: int) -> Iterator[str]:
+    """Yield what is reserved for a sequence and is not in use, by cause."""
+    wastes = plan.wastes_at_admission(tokens)
+    parts = {name: size for name, size in wastes.by_name().items() if size}
+    if not parts:
+        return
+    said = [f"{format_count(size)} B {name.replace('_', ' ')}" for name, size in parts.items()]
+    yield (
+        f"  reserved for it: {format_count(wastes.used_bytes)} B in use +"
+        f" {' + '.join(said)} = {format_count(wastes.reserved_bytes)} B"
+    )
 
 
 def _terms(plan: CachePlan, tokens: int) -> str:

@@ -37,7 +37,7 @@ from kvcalc.core.waste import Wastes
 if TYPE_CHECKING:
     from kvcalc.core.capacity import Budgets, Capacity
 
-__all__ = ["CachePlan", "Check", "Group", "Pool", "Rank", "Report", "Rows", "Split"]
+__all__ = ["CachePlan", "Check", "Group", "Pool", "Rank", "Report", "Rows", "Split", "Start"]
 
 Split = Literal["one_pool", "fungible", "ratio", "bytes", "tokens", "fixed"]
 """How a budget becomes units: all of it to one pool; bytes that any pool may take; to pools in a
@@ -54,6 +54,11 @@ maximum (`tokens`)."""
 Check = Literal["units", "layers", "first_group"]
 """What an engine's start-up check asks for a sequence of the maximum: its units; what its layers
 fill, without the places that groups lack; or the units of the first group alone."""
+
+Start = Literal["refuses", "shortens", "never_checks"]
+"""What an engine does where one sequence of the maximum does not fit: it does not start; it starts
+and lowers the maximum to what fits (`CachePlan.start_spares_tokens` below that); or it starts
+unasked, and a sequence that grows too long fails when it gets there."""
 
 
 class Rows(Value, frozen=True, kw_only=True):
@@ -161,6 +166,8 @@ class Pool(Value, frozen=True, kw_only=True):
         check_unit_bytes: bytes of a unit as the start-up check counts them, where that is not
             unit_bytes; under the `bytes` split, bytes of a unit as the engine prices it.
         sized: what of a sized budget these units are, under the `tokens` split.
+        beside: the settings fix the units, and their bytes come beside the budget and not out of
+            it.
     """
 
     name: str
@@ -173,10 +180,13 @@ class Pool(Value, frozen=True, kw_only=True):
     rounding: Positive = 1
     check_unit_bytes: Positive | None = None
     sized: Sized = "tokens"
+    beside: bool = False
 
     def __post_init__(self) -> None:
         if not self.groups or max(g.unit_bytes for g in self.groups) > self.unit_bytes:
             raise InvalidValueError(f"pool {self.name}: a group is wider than the pool's unit")
+        if self.beside and self.units is None:
+            raise InvalidValueError(f"pool {self.name}: nothing says how much is beside the budget")
 
     def held(self, n: int) -> int:
         """Units that a sequence of n local tokens holds now."""
@@ -220,6 +230,17 @@ class Rank(Value, frozen=True, kw_only=True):
     outside_bytes: NonNegative = 0
     sizing: TokenBudget | None = None
     weights_bytes: NonNegative | None = None
+
+    @property
+    def units_are_set(self) -> bool:
+        """Whether the settings fix the units of every pool."""
+        return all(pool.units is not None for pool in self.pools)
+
+    @property
+    def beside_bytes(self) -> int:
+        """Bytes that the engine allocates beside its budget: tables, and pools of a fixed size."""
+        pools = sum(pool.total_bytes(pool.units or 0) for pool in self.pools if pool.beside)
+        return self.outside_bytes + pools
 
     def groups(self) -> tuple[Group, ...]:
         """Return the groups of all pools."""
@@ -317,6 +338,9 @@ class CachePlan(Value, frozen=True, kw_only=True):
         check_spares_reserved: that check leaves the reserved units out.
         check_fixed_units: where the settings fix the units, that check compares with them;
             otherwise with the memory all the same.
+        start: what the engine does where one sequence of the maximum does not fit.
+        start_spares_tokens: an engine that shortens the maximum stays so many tokens below what
+            the cache holds.
         notes: one line for every rule that moved a number.
         unsupported: what is not modelled, with the size of the difference where it is known.
         convention: what the engine's rules take for granted, a sentence each.
@@ -338,6 +362,8 @@ class CachePlan(Value, frozen=True, kw_only=True):
     check: Check = "units"
     check_spares_reserved: bool = True
     check_fixed_units: bool = True
+    start: Start = "refuses"
+    start_spares_tokens: NonNegative = 0
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
     convention: tuple[str, ...] = ()
@@ -352,6 +378,17 @@ class CachePlan(Value, frozen=True, kw_only=True):
     def num_gpus(self) -> int:
         """GPUs of one replica."""
         return sum(r.multiplicity for r in self.ranks)
+
+    @property
+    def sized(self) -> bool:
+        """Whether the settings fix (or bound) every pool, so that its figures need no bytes."""
+        if self.split == "fungible":
+            return False
+        return all(
+            rank.units_are_set
+            or (self.split == "tokens" and rank.sizing is not None and rank.sizing.bounded)
+            for rank in self.ranks
+        )
 
     @property
     def growing_pool(self) -> Pool | None:
@@ -477,6 +514,8 @@ class CachePlan(Value, frozen=True, kw_only=True):
             reuse_tokens=None,
             report="exact",
             weighs_groups=False,
+            start="refuses",
+            start_spares_tokens=0,
             notes=(),
             unsupported=(),
             source=f"contiguous twin of {self.source or self.engine}",

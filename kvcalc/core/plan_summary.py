@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from kvcalc.core.capacity import capacity
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank
 from kvcalc.core.results import (
@@ -37,7 +39,7 @@ def summarise(
     plan: CachePlan,
     *,
     kv_cache_bytes: int | None = None,
-    sized: bool = False,
+    card_bytes: int | None = None,
     log: tuple[str, ...] = (),
     differences: tuple[Difference, ...] = (),
 ) -> PlanSummary:
@@ -45,8 +47,8 @@ def summarise(
 
     Args:
         plan: whose rules decide; figures are those of its binding rank.
-        kv_cache_bytes: the cache of each rank.
-        sized: the settings fix the cache, so that its figures need no bytes.
+        kv_cache_bytes: the cache of each rank; a plan whose pools the settings fix needs none.
+        card_bytes: memory of the card, where one is named: what cannot be on it does not start.
         log: what the engine prints about that cache.
         differences: why it is not like another engine's plan.
     """
@@ -59,9 +61,13 @@ def summarise(
     )
     start_up = None
     notes = plan.notes
-    if sized or kv_cache_bytes is not None:
+    if plan.sized or kv_cache_bytes is not None:
         start_up = _start_up(plan, kv_cache_bytes, log)
-        notes = (*_of_size(plan, start_up), *notes)
+        said = list(_of_size(plan, start_up))
+        too_much = list(_too_much(plan, start_up, card_bytes))
+        if too_much:
+            start_up = msgspec.structs.replace(start_up, fits=False)
+        notes = (*too_much, *said, *notes)
     return PlanSummary(
         model=plan.model,
         engine=plan.engine,
@@ -114,7 +120,21 @@ def _group(pool: str, group: Group, tokens: int) -> PlanGroup:
 
 def kept_in_words(group: Group) -> str:
     """Return which tokens a group's units are held for, in words."""
-    return " or ".join(dict.fromkeys(_keeps(rows.rule) for rows in group.rows))
+    rules = [rows.rule for rows in group.rows]
+    growing = [rule for rule in rules if isinstance(rule, Grow)]
+    read = list(dict.fromkeys(_read(rule) for rule in growing if rule.limit is not None))
+    if len(growing) == len(rules) and read:
+        what = " or ".join(read)
+        if all(rule.limit is not None for rule in growing):
+            return f"every token, of which {what} are read"
+        return f"every token, of which some layers read {what}"
+    return " or ".join(dict.fromkeys(_keeps(rule) for rule in rules))
+
+
+def _read(rule: Grow) -> str:
+    """Return which of the tokens that a rule keeps are read, in words."""
+    limit = format_count(rule.limit or 0)
+    return f"those of a chunk of {limit}" if rule.restarts else f"the last {limit}"
 
 
 def _pools(rank: Rank) -> tuple[PlanPool, ...]:
@@ -156,10 +176,8 @@ def _tokens_a_unit(group: Group) -> int | None:
 def _keeps(rule: Rule) -> str:
     """Return which tokens a rule holds units for, in words."""
     match rule:
-        case Grow(limit=None):
+        case Grow():
             return "every token"
-        case Grow(limit=limit):
-            return f"every token, {format_count(limit or 0)} of them read"
         case Compressed(ratio=ratio):
             return f"1 entry in {format_count(ratio)} tokens"
         case Window() | Chunk() | Ring():
@@ -193,17 +211,44 @@ def _keeps_newest(rule: Window | Chunk | Ring) -> str:
 
 def _of_size(plan: CachePlan, start: StartUp) -> Iterator[str]:
     """Yield what a cache of that size means and its figures alone do not say."""
-    if start.fits and not start.max_sequences:
+    longest = format_count(plan.max_model_len)
+    if plan.start == "shortens" and start.fits and start.max_model_len_served < plan.max_model_len:
         yield (
-            f"it starts, and never has room for a sequence of {format_count(plan.max_model_len)}:"
+            f"it starts and serves no sequence over {format_count(start.max_model_len_served)}"
+            f" tokens: {plan.engine} shortens the maximum of {longest} to what its cache holds"
+        )
+    elif plan.start == "never_checks" and start.max_model_len_that_fits < plan.max_model_len:
+        yield (
+            f"{plan.engine} starts without comparing the cache with the maximum: it has no room for"
+            f" a sequence of more than {format_count(start.max_model_len_that_fits)} tokens"
+        )
+    elif start.fits and not start.max_sequences:
+        yield (
+            f"it starts, and never has room for a sequence of {longest}:"
             " blocks that no sequence can have are counted in the start-up check"
         )
-    fixed = [pool.total_bytes(pool.units) for pool in plan.rank.pools if pool.units is not None]
+
+
+def _too_much(plan: CachePlan, start: StartUp, card_bytes: int | None) -> Iterator[str]:
+    """Yield what cannot be allocated, whatever the engine's own check says."""
+    fixed = [
+        pool.total_bytes(pool.units)
+        for pool in plan.rank.pools
+        if pool.units is not None and not pool.beside
+    ]
     given = start.kv_cache_bytes
     if given is not None and sum(fixed) > given:
         yield (
             f"the blocks that are set come to {format_count(sum(fixed))} B, more than the"
             f" {format_count(given)} B given: allocating them would fail"
+        )
+    beside = start.beside_bytes
+    total = (given or 0) + beside
+    if card_bytes is not None and total > card_bytes:
+        what = f", {format_count(beside)} B of them beside the cache," if beside else ""
+        yield (
+            f"{format_count(total)} B{what} are more than the card's {format_count(card_bytes)} B:"
+            " allocating them would fail"
         )
 
 
@@ -215,9 +260,12 @@ def _start_up(plan: CachePlan, kv_cache_bytes: int | None, log: tuple[str, ...])
         kv_cache_tokens=found.kv_cache_tokens,
         max_concurrency=found.max_concurrency,
         max_sequences=found.max_sequences,
-        fits=found.fits,
+        fits=found.starts,
         needed_bytes=found.needed_bytes,
         max_model_len_that_fits=found.max_model_len_that_fits,
         overhead_bytes=found.overhead_bytes,
+        start=plan.start,
+        max_model_len_served=found.max_model_len_served,
+        beside_bytes=plan.rank.beside_bytes,
         log=log,
     )

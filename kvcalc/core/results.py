@@ -65,7 +65,11 @@ class LayerGroup(Value, frozen=True, kw_only=True):
 
 
 class SequenceSize(Value, frozen=True, kw_only=True):
-    """A sequence of `tokens` tokens: its rows and state, and the same in whole blocks."""
+    """A sequence of `tokens` tokens: its rows and state, and what the engine reserves for them.
+
+    The latter is whole blocks, and what else the engine's rules make of them: tokens that a window
+    no longer reads, spare states, widened pages.
+    """
 
     tokens: int
     bytes: int
@@ -186,6 +190,8 @@ class Concurrency(Value, frozen=True, kw_only=True):
 
     `contiguous` is whole requests; `paged` whole requests of the workload's mean size, and
     `paged_mean` the same before rounding down. `gain` is paged over contiguous, None over 0.
+    `max_sequences` is how many the engine has places for, whatever the cache: none of the figures
+    is more; None where the cache alone decides.
     """
 
     kv_cache_bytes: int
@@ -193,6 +199,7 @@ class Concurrency(Value, frozen=True, kw_only=True):
     paged: int
     paged_mean: float
     gain: float | None
+    max_sequences: int | None = None
 
 
 class LayerSpan(Value, frozen=True, kw_only=True):
@@ -458,8 +465,14 @@ class StartUp(Value, frozen=True, kw_only=True):
         kv_cache_tokens: the figure that it logs.
         max_concurrency: sequences of the maximum at once, as it logs them.
         max_sequences: whole sequences of the maximum that really fit.
-        fits: it starts.
-        max_model_len_that_fits: the longest length with which it would.
+        fits: it starts, which some engines do without room for a sequence of the maximum (see
+            `start`).
+        start: what the engine does where one sequence of the maximum does not fit: refuses,
+            shortens (the maximum to what fits) or never_checks.
+        max_model_len_that_fits: the longest sequence up to the maximum that the cache holds.
+        max_model_len_served: the longest that the engine serves: an engine that shortens may stay
+            below what the cache holds.
+        beside_bytes: bytes that the engine allocates beside this cache (states' slots, tables).
         overhead_bytes: bytes that no sequence can use.
         log: the lines that it prints, or its refusal; empty for an engine that prints none.
     """
@@ -473,6 +486,9 @@ class StartUp(Value, frozen=True, kw_only=True):
     needed_bytes: int
     max_model_len_that_fits: int
     overhead_bytes: int
+    start: str = "refuses"
+    max_model_len_served: int = 0
+    beside_bytes: int = 0
     log: tuple[str, ...] = ()
 
 

@@ -122,6 +122,12 @@ class TokenBudget(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         require_range(self, 1, "page_tokens")
 
+    @property
+    def bounded(self) -> bool:
+        """Whether the settings bound tokens and states, however large the budget is."""
+        states = self.states is None or self.states.states is not None
+        return self.max_tokens is not None and states
+
     def counts(self, budget: int) -> Counts:
         """Return the tokens and states that a budget of so many bytes comes to."""
         states = requests = 0

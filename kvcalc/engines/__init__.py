@@ -5,13 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol
 
+import msgspec
+
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnknownNameError, UnsupportedError
 from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 
-__all__ = ["ENGINES", "Engine", "budgets", "known", "plan", "start_up_log"]
+__all__ = ["ALIASES", "ENGINES", "Engine", "budgets", "known", "plan", "start_up_log"]
 
 ENGINES = {
     "none": "kvcalc.engines.none",
@@ -32,6 +34,33 @@ ENGINES = {
 }
 """Engine name -> the module that plans for it; imported when it is asked for."""
 
+ALIASES = {
+    "llamacpp": "llama.cpp",
+    "llama-cpp": "llama.cpp",
+    "llama_cpp": "llama.cpp",
+    "llama-server": "llama.cpp",
+    "trt": "tensorrt-llm",
+    "trtllm": "tensorrt-llm",
+    "trt-llm": "tensorrt-llm",
+    "tensorrt_llm": "tensorrt-llm",
+    "hf": "transformers",
+    "huggingface": "transformers",
+    "mlx": "mlx-lm",
+}
+"""Other spellings of engines' names, in lower case."""
+
+_SETTINGS_OF = {
+    "ollama": (
+        "ollama is a llama-server with settings of its own",
+        "use --engine llama.cpp with ollama's settings, such as --engine-arg ollama_num_parallel=2",
+    ),
+    "turbomind": (
+        "turbomind is one of LMDeploy's two engines",
+        "use --engine lmdeploy --engine-arg backend=turbomind",
+    ),
+}
+"""What is an engine of another name with settings -> what it is, and how to ask for it."""
+
 _BUDGETS = ("vllm", "sglang", "llama.cpp", "tensorrt-llm", "transformers", "lmdeploy")
 """Engines with a module `budget`: what they leave of a card for the cache is modelled."""
 
@@ -45,11 +74,17 @@ class Engine(Protocol):
 
 
 def known(name: str) -> str:
-    """Return the name of an engine that kvcalc models.
+    """Return the name of an engine that kvcalc models, of that name or one of its ALIASES.
 
     Raises:
+        UnsupportedError: one that is another with settings.
         UnknownNameError: no such engine.
     """
+    folded = name.lower()
+    if folded in _SETTINGS_OF:
+        message, hint = _SETTINGS_OF[folded]
+        raise UnsupportedError(message, hint=hint)
+    name = name if name in ENGINES else ALIASES.get(folded, folded)
     if name not in ENGINES:
         raise UnknownNameError("engine", name, ENGINES)
     return name
@@ -63,7 +98,12 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
     """
     engine: Engine = import_module(ENGINES[known(deployment.engine)])
-    return engine.plan(model, deployment)
+    made = engine.plan(model, deployment)
+    replicas = deployment.data_parallel_size
+    note = f"{replicas} replicas hold requests of their own; the figures are those of one"
+    if replicas > 1 and note not in made.notes:
+        made = msgspec.structs.replace(made, notes=(*made.notes, note))
+    return made
 
 
 def budgets(

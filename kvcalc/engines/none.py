@@ -218,11 +218,6 @@ def _notes(model: ModelSpec, deployment: Deployment) -> list[str]:
             f"{copies} of {tp} tensor-parallel ranks keep the same rows: the cache is stored"
             f" {copies} times" + (" in part of the layers" if len(replicas) > 1 else "")
         )
-    if deployment.data_parallel_size > 1:
-        notes.append(
-            f"{deployment.data_parallel_size} replicas hold requests of their own; the figures are"
-            " those of one"
-        )
     sizes = stage_sizes(model.num_hidden_layers, pp)
     if len(set(sizes)) > 1:
         notes.append(

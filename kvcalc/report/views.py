@@ -121,7 +121,8 @@ def _per_token(results: Sequence[PerToken], size: _Size) -> list[Block]:
         label = format_number_of(sequence.tokens, "token")
         row(label, [format_count(r.sequences[i].bytes) for r in results])
         row("", [size(r.sequences[i].bytes) for r in results])
-        row("  in whole blocks", [_allocated(r.sequences[i]) for r in results])
+        reserved = "in whole blocks" if results[0].engine == "none" else "the engine reserves"
+        row(f"  {reserved}", [_allocated(r.sequences[i]) for r in results])
     blocks.append(Grid(("", *(r.model for r in results)), tuple(rows)))
     blocks.extend(
         _layers(r, named=len(results) > 1)
@@ -289,6 +290,12 @@ def _bounds(group: Sequence[Comparison], size: _Size) -> Text:
             f" {' / '.join(f'{c.concurrency.paged_mean:,.1f}' for c in group if c.concurrency)}"
             f" paged against {format_count(one.concurrency.contiguous)} ({' / '.join(gains)})"
         )
+        places = one.concurrency.max_sequences
+        if places is not None and one.concurrency.paged >= places:
+            lines.append(
+                f"  {one.engine} has {format_number_of(places, 'place')} for sequences, however"
+                " many the cache has room for"
+            )
     return Text(tuple(lines))
 
 
@@ -442,9 +449,15 @@ def _started(start: StartUp, longest: int, size: _Size) -> list[Block]:
         ("  whole ones", format_count(start.max_sequences)),
         ("not for sequences", _exact(start.overhead_bytes, size)),
     ]
-    if not start.fits:
+    if start.beside_bytes:
+        rows.append(("beside it", _exact(start.beside_bytes, size)))
+    if start.max_model_len_that_fits < longest:
         rows.append(("longest that fits", format_number_of(start.max_model_len_that_fits, "token")))
     verdict = "starts" if start.fits else "does not start"
+    if start.fits and start.start == "shortens" and start.max_model_len_served < longest:
+        verdict = f"starts, for sequences of up to {format_count(start.max_model_len_served)}"
+    elif start.start == "never_checks" and start.max_model_len_that_fits < longest:
+        verdict = "starts, and checks nothing"
     blocks: list[Block] = [
         Heading(f"with {given} it {verdict}"),
         Grid(("", ""), tuple(rows)),

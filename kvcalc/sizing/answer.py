@@ -167,7 +167,10 @@ def _verdict(
     cure = "no length fits"
     if middle.max_model_len_that_fits:
         cure = f"the longest that fits is {_range(least, high.max_model_len_that_fits)} tokens"
-    return f"No: for {what} {format_bytes(missing)} are missing; {cure}."
+    start = ""
+    if plan.start != "refuses" and middle.max_model_len_that_fits:
+        start = f" {plan.engine} starts all the same, and serves no longer ones."
+    return f"No: for {what} {format_bytes(missing)} are missing; {cure}.{start}"
 
 
 def _all(question: Question) -> str:

@@ -317,7 +317,8 @@ groups.group_bytes groups.content_bytes groups.units_held groups.units_needed
 ranks.name ranks.num_gpus ranks.block_bytes ranks.needed_bytes
 start_up.kv_cache_bytes start_up.num_blocks start_up.kv_cache_tokens start_up.max_concurrency
 start_up.max_sequences start_up.fits start_up.needed_bytes start_up.max_model_len_that_fits
-start_up.overhead_bytes start_up.log notes convention source
+start_up.overhead_bytes start_up.start start_up.max_model_len_served start_up.beside_bytes
+start_up.log notes convention source
 """
 
 

@@ -223,6 +223,43 @@ class TestCache:
 
         assert any("allocating them would fail" in note for note in found["notes"])
 
+    @pytest.mark.parametrize(
+        ("engine", "setting", "tokens"),
+        [
+            ("lmdeploy", "num_gpu_blocks=300", 300 * 64),
+            ("sglang", "max_total_tokens=100000", 100_000),
+            ("tensorrt-llm", "max_tokens=100000", 100_000),
+        ],
+    )
+    def test_settings_that_fix_the_cache(self, engine: str, setting: str, tokens: int) -> None:
+        """Where the settings say how large the cache is, no bytes are asked for."""
+        card = ("--gpu", "h100-80gb", "--max", "8192")
+        start = one("plan", "llama-3.1-8b", "--engine", engine, "--engine-arg", setting, *card)[
+            "start_up"
+        ]
+
+        assert start["kv_cache_bytes"] is None
+        assert start["kv_cache_tokens"] == tokens
+
+    def test_an_engine_that_shortens(self) -> None:
+        """It starts, the heading says for how long a sequence, and so does a note."""
+        few = ("plan", "llama-3.1-8b", "--engine", "lmdeploy", "--kv-memory", "2GiB")
+        found = one(*few)
+        start = found["start_up"]
+
+        assert (start["fits"], start["start"]) == (True, "shortens")
+        assert (start["max_model_len_that_fits"], start["max_model_len_served"]) == (16320, 16256)
+        assert found["notes"][0].startswith("it starts and serves no sequence over 16,256 tokens")
+        assert "it starts, for sequences of up to 16,256" in call(*few).out
+
+    def test_an_engine_that_does_not_check(self) -> None:
+        few = ("plan", "llama-3.1-8b", "--engine", "transformers", "--kv-memory", "2GiB")
+        found = one(*few)
+
+        assert (found["start_up"]["fits"], found["start_up"]["start"]) == (True, "never_checks")
+        assert "no room for a sequence of more than 16,384 tokens" in found["notes"][0]
+        assert "it starts, and checks nothing" in call(*few).out
+
     def test_in_the_models_own_arithmetic(self) -> None:
         """Engine none has a size of cache too, and no log."""
         start = one("plan", "llama-3.1-8b", "--max", "8192", "--kv-memory", "10GiB")["start_up"]
@@ -399,6 +436,9 @@ class TestOtherCommands:
         assert (found["block_size"], found["block_bytes"]) == (832, 54_525_952)
         assert (found["bytes_per_token"], found["state_bytes"]) == (65_536, 153_944_064)
         assert (sequence["bytes"], sequence["allocated_bytes"]) == (690_814_976, 1_035_993_088)
+        shown = call("per-token", "qwen3.5-27b", *VLLM, "--tokens", "8192").out
+        assert "the engine reserves   1,035,993,088" in shown
+        assert "in whole blocks" not in shown
 
     def test_frag(self) -> None:
         """A sequence of the maximum is as large as the engine reserves it."""

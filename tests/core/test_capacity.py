@@ -17,8 +17,9 @@ from kvcalc.core.capacity import (
 )
 from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.lengths import Lengths
-from kvcalc.core.plan import CachePlan, Check, Rank, Report
+from kvcalc.core.plan import CachePlan, Check, Rank, Report, Start
 from kvcalc.core.rules import Compressed, Grow, Slots, Window
+from kvcalc.core.sizing import TokenBudget
 from tests.core import builders
 from tests.core.builders import GIB, model, plan_of
 from tests.core.test_plan import cache_plan, group, one_rank, pool
@@ -455,3 +456,60 @@ def test_blocks_of_states_are_counted() -> None:
     assert one_rank(spare, states).capacity(5 * 160).num_blocks == 5
     assert one_rank(spare, states).capacity(5 * 160).block_bytes == 160
     assert one_rank(spare, states, block_size=None).capacity(5 * 160).num_blocks is None
+
+
+@pytest.mark.parametrize(
+    ("start", "spares", "units", "starts", "served"),
+    [
+        ("refuses", 0, 6, False, 96),
+        ("refuses", 0, 7, True, 100),
+        ("shortens", 0, 6, True, 96),
+        ("shortens", 16, 6, True, 80),
+        ("shortens", 16, 8, True, 100),
+        ("shortens", 16, 1, False, 0),
+        ("never_checks", 0, 0, True, 0),
+        ("never_checks", 0, 6, True, 96),
+    ],
+)
+def test_what_an_engine_does_without_room(
+    start: Start, spares: int, units: int, starts: bool, served: int
+) -> None:
+    """Refuse, shorten the maximum (staying some tokens below what there is), or not look."""
+    blocks = pool(group(Grow(block_tokens=16)))
+    plan = one_rank(blocks, start=start, start_spares_tokens=spares)
+    found = plan.capacity(max(1, units * 160))
+
+    assert (found.starts, found.max_model_len_served) == (starts, served)
+    assert found.fits == (units >= 7)
+    assert found.max_model_len_that_fits == min(100, units * 16)
+
+
+def test_a_pool_beside_the_budget() -> None:
+    """It is not paid for by the budget, and its bytes say nothing of the room for tokens."""
+    states = pool(group(Slots(), 1000), name="s", units=10, reserved_units=2, beside=True)
+    blocks = pool(group(Grow(block_tokens=16)), reserved_units=1)
+    plan = one_rank(blocks, states)
+    found = plan.capacity(8 * 160 + 7)
+
+    assert plan.rank.beside_bytes == 10_000
+    assert found.overhead_bytes == 160 + 7
+    assert (found.fits, found.max_sequences) == (True, 1)
+    few = one_rank(pool(group(Grow(block_tokens=16)), units=3, reserved_units=1), states)
+    assert few.sized
+    assert (few.capacity().fits, few.capacity().max_model_len_that_fits) == (False, 32)
+    with pytest.raises(InvalidValueError, match="nothing says how much"):
+        pool(group(Slots()), beside=True)
+
+
+def test_tokens_that_the_settings_bound() -> None:
+    """Without bytes the bound is the size; with fewer bytes than it takes, the bytes are."""
+    tokens = pool(group(Grow(block_tokens=16)), sized="tokens")
+    sizing = TokenBudget(page_tokens=16, token_bytes=10, max_tokens=1000)
+    rank = Rank(name="rank", pools=(tokens,), sizing=sizing)
+    plan = cache_plan(rank, split="tokens")
+
+    assert plan.sized
+    assert plan.capacity().num_blocks == plan.capacity(10**6).num_blocks == 62
+    assert plan.capacity(1600).num_blocks == 10
+    free = Rank(name="rank", pools=(tokens,), sizing=TokenBudget(page_tokens=16, token_bytes=10))
+    assert not cache_plan(free, split="tokens").sized

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvcalc.core.compare import compare
@@ -194,3 +195,16 @@ def test_no_tail_is_larger_than_the_largest() -> None:
     found = compare(plan, Lengths({1: 1}))
 
     assert found.paged.mean_tail_bytes <= found.paged.max_tail_bytes
+
+
+def test_places_for_sequences() -> None:
+    """An engine with two places serves two requests at once, in blocks as in one piece."""
+    plan = plan_of(builders.LLAMA_8B, max_model_len=8192)
+    two = msgspec.structs.replace(plan, max_sequences=2)
+    found = compare(two, FOUR, kv_cache_bytes=20 * GIB).concurrency
+    free = compare(plan, FOUR, kv_cache_bytes=20 * GIB).concurrency
+
+    assert found is not None
+    assert free is not None
+    assert (found.contiguous, found.paged, found.gain, found.max_sequences) == (2, 2, 1.0, 2)
+    assert (free.contiguous, free.paged, free.max_sequences) == (20, 138, None)

@@ -22,6 +22,7 @@ from kvcalc.core.dtypes import kv_dtype
 from kvcalc.core.explain import explain_model, explain_plan, keeps
 from kvcalc.core.kind import All, Chunks, EveryNth, Once, Span, Windowed
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import Rows
 from kvcalc.core.recurrent import Rwkv, ShortConv
 from kvcalc.core.rules import Grow
 from tests.core import builders
@@ -210,6 +211,20 @@ def test_a_plan_without_a_model() -> None:
         "sum: 10 B a token",
         "block: 16 slots x 10 B = 160 B",
         "sequence of 5 tokens: 5 x 10 B = 50 B",
+        "  reserved for it: 50 B in use + 110 B tail = 160 B",
+    )
+
+
+def test_a_block_of_rows_that_are_read_and_rows_that_are_not() -> None:
+    """Each part of a block is written out; what windows no longer read is told apart."""
+    read = Rows(rule=Grow(block_tokens=16, limit=4), payload={"k": 5})
+    both = group(Grow(block_tokens=16), also=(read,), unit_bytes=240)
+    lines = explain_plan(one_rank(pool(both)), [16])
+
+    assert lines[1:] == (
+        "block: 16 slots x 10 B + 16 slots x 5 B = 240 B",
+        "sequence of 16 tokens: 16 x 10 B + 4 x 5 B = 180 B",
+        "  reserved for it: 180 B in use + 60 B retention = 240 B",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kvcalc.core.errors import UsageError
 from kvcalc.core.plan import CachePlan, Rank, Rows
 from kvcalc.core.plan_summary import summarise
 from kvcalc.core.results import PlanGroup, PlanRank, Totals
@@ -19,7 +18,16 @@ from tests.core.test_plan import cache_plan, group, one_rank, pool, qwen35_in_vl
     [
         (Grow(block_tokens=16), "every token", 16),
         (Grow(block_tokens=16, lookahead=3), "every token", 16),
-        (Grow(block_tokens=16, limit=1024), "every token, 1,024 of them read", 16),
+        (
+            Grow(block_tokens=16, limit=1024),
+            "every token, of which the last 1,024 are read",
+            16,
+        ),
+        (
+            Grow(block_tokens=16, limit=8192, restarts=True),
+            "every token, of which those of a chunk of 8,192 are read",
+            16,
+        ),
         (Compressed(block_entries=64, ratio=4), "1 entry in 4 tokens", 256),
         (Window(block_tokens=16, window=1024), "last 1,024 tokens", 16),
         (
@@ -64,6 +72,16 @@ def test_a_group_of_two_rates() -> None:
 
     assert found.keeps == "1 entry in 4 tokens or 1 entry in 128 tokens"
     assert (found.group_bytes, found.content_bytes) == (700, 660)
+
+
+def test_windows_among_layers_that_read_all() -> None:
+    """A block of all layers keeps every token, whatever some of them read of it."""
+    read = Rows(rule=Grow(block_tokens=16, limit=1024), payload={"k": 5})
+    (found,) = summarise(
+        one_rank(pool(group(Grow(block_tokens=16), also=(read,), unit_bytes=240)))
+    ).groups
+
+    assert found.keeps == "every token, of which some layers read the last 1,024"
 
 
 def test_qwen35_27b_in_vllm() -> None:
@@ -153,14 +171,13 @@ def test_without_a_cache_nothing_is_said_of_a_start() -> None:
 def test_a_cache_that_the_settings_fix() -> None:
     """Blocks that are set need no bytes; a plan without any does."""
     blocks = pool(group(Grow(block_tokens=16)), units=8, reserved_units=1)
-    start = summarise(one_rank(blocks, max_model_len=112), sized=True).start_up
+    start = summarise(one_rank(blocks, max_model_len=112)).start_up
 
     assert start is not None
     assert (start.kv_cache_bytes, start.num_blocks, start.fits) == (None, 8, True)
     assert start.overhead_bytes == 160
     assert start.log == ()
-    with pytest.raises(UsageError, match="depends on the memory"):
-        summarise(plan_of(builders.LLAMA_8B, max_model_len=112), sized=True)
+    assert summarise(plan_of(builders.LLAMA_8B, max_model_len=112)).start_up is None
 
 
 def test_what_a_plan_says_of_itself() -> None:

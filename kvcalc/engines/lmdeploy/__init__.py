@@ -7,9 +7,9 @@ import msgspec
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import CachePlan
+from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.units import format_count
-from kvcalc.engines.lmdeploy.layers import Shape
+from kvcalc.engines.lmdeploy.layers import Shape, split
 from kvcalc.engines.lmdeploy.pytorch import indexer_bytes, rank_of
 from kvcalc.engines.lmdeploy.settings import Settings, resolve
 from kvcalc.engines.lmdeploy.turbomind import turbomind_rank
@@ -33,15 +33,14 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
     notes = beyond(model, deployment.max_model_len)
-    if deployment.dtype != "auto":
-        model = msgspec.structs.replace(model, dtype=deployment.dtype)
-    model = msgspec.structs.replace(model, kv_cache_dtype=None)
     settings = resolve(model, deployment, notes)
+    model = msgspec.structs.replace(model, dtype=settings.dtype, kv_cache_dtype=None)
     if settings.backend == "turbomind":
         rank, shape = turbomind_rank(model, settings)
         block = settings.block
     else:
         rank, block, shape = rank_of(model, settings, notes)
+    rank = msgspec.structs.replace(rank, share=_explainable(model, rank, settings))
     windows = any(limit is not None for _, limit, _ in shape.spans)
     if windows:
         notes.append("every layer keeps every token: windows and chunks save nothing")
@@ -56,8 +55,11 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         ranks=(rank,),
         split="one_pool",
         max_model_len=settings.max_model_len,
+        max_sequences=settings.max_batch_size,
         reuse_tokens=block if shares else None,
         report="tokens",
+        start="shortens" if settings.shortens else "never_checks",
+        start_spares_tokens=block if settings.backend == "pytorch" else 0,
         notes=tuple(notes),
         unsupported=tuple(_not_modelled(shape, settings, block)),
         convention=tuple(_convention(rank.pools[-1].name == "states", settings)),
@@ -71,14 +73,24 @@ _SOURCES = {
 }
 
 
+def _explainable(model: ModelSpec, rank: Rank, settings: Settings) -> ModelSpec | None:
+    """Return the layers of a rank where their formula is core's own: plain rows, no states."""
+    share = split(model, settings.tp)
+    if settings.policy == "turbo_quant" or any(cache.states() for _, cache in share.caches()):
+        return None
+    dtype = share.resolve(_NAMES.get(settings.policy, model.dtype))
+    return share if share.growth(dtype) == rank.growth() else None
+
+
 def _convention(states: bool, settings: Settings) -> list[str]:
     found = ["The bytes given are those of the blocks: cache_max_entry_count of what is free."]
     if states:
         found.append("States come on top of them, in slots that the batch size fixes.")
     if settings.backend == "pytorch":
         found.append(
-            "One block is reserved for dummy inputs; a config that names no dtype is run in"
-            " float16 by LMDeploy (dtype says otherwise)."
+            "One block is reserved for dummy inputs, and the longest sequence is one block less"
+            " than the others hold; a config that names no dtype is run in float16 by LMDeploy"
+            " (dtype says otherwise)."
         )
     return found
 

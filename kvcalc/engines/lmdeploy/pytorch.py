@@ -67,6 +67,8 @@ def rank_of(model: ModelSpec, settings: Settings, notes: list[str]) -> tuple[Ran
     page = block // kernel * sum(_aligned(t.token_bytes * kernel) for t in tensors)
     group = kept_group(shape.spans, {t.role: t.token_bytes for t in tensors}, block, page)
     state = _state_pool(share, settings)
+    if state is not None:
+        notes.append(_of_states(state, settings))
     blocks = settings.num_gpu_blocks
     if blocks is None and settings.free_memory is not None:
         blocks = _num_blocks(settings, shape, group.unit_bytes, state, notes)
@@ -145,6 +147,21 @@ def _state_pool(model: ModelSpec, settings: Settings) -> Pool | None:
         unit_bytes=unit,
         units=settings.max_batch_size + _SPARE_SLOTS + settings.state_budget,
         reserved_units=_SPARE_SLOTS + settings.state_budget,
+        beside=True,  # taken from the free memory before cache_max_entry_count of it
+    )
+
+
+def _of_states(state: Pool, settings: Settings) -> str:
+    """Say what the slots take (ExecutorBase._reserve_state_cache_mem)."""
+    slots, taken = state.units or 0, state.total_bytes(state.units or 0)
+    card = ""
+    if settings.card_bytes is not None:
+        card = f" of the card's {format_count(settings.card_bytes)} B"
+    return (
+        f"{format_count(slots)} slots of states, for {format_count(settings.max_batch_size)}"
+        f" sequences at once (max_batch_size) and {slots - settings.max_batch_size} more, take"
+        f" {format_count(taken)} B{card} first, beside the bytes given: LMDeploy does not start"
+        " where they leave nothing for blocks"
     )
 
 

@@ -5,13 +5,16 @@ LMDeploy 0.18 messages.py, PytorchEngineConfig and TurbomindEngineConfig.
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
+
+import msgspec
 
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
+from kvcalc.engines.lmdeploy.dtype import dtype_of
+from kvcalc.engines.lmdeploy.version import release
 
 __all__ = ["POLICIES", "Settings", "resolve"]
 
@@ -22,8 +25,6 @@ _KV_DTYPES = {"int4": "int4", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp
 _BY_NUMBER = {number: name for name, number in POLICIES.items()}
 _DEFAULT_MAX_MODEL_LEN = 8192
 _DEFAULT_BLOCK = 64
-_NEWEST = (0, 18, 0)
-_OLDEST_PYTORCH = (0, 16)
 
 _KNOWN = {
     "engine",
@@ -56,6 +57,7 @@ _OF = {
     "prefix_cache_state_budget": "pytorch",
     "vocab_size": "pytorch",
     "flash_mla": "pytorch",
+    "enable_prefix_caching": "both",
 }
 """Setting -> the engine that has it; `free_memory`, `vocab_size` and `flash_mla` are kvcalc's."""
 
@@ -64,14 +66,13 @@ _SEQUENCES_ELSE = 128
 """max_batch_size by what the card's name holds (utils.py, get_max_batch_size)."""
 _ASSUMED_CARD = "h100"
 
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+|x))?(?:\.?(?:post|rc|dev)\d*)*", re.ASCII)
-
 
 class Settings(NamedTuple):
     """What the rules read.
 
     Attributes:
         version: of LMDeploy.
+        dtype: that the model is run in: float16 or bfloat16.
         backend: pytorch or turbomind.
         policy: how K and V are packed: a name of POLICIES.
         block: tokens a block; `kernel_block`: tokens of the kernels' blocks in it.
@@ -80,9 +81,12 @@ class Settings(NamedTuple):
         num_gpu_blocks: blocks that the settings fix.
         vocab_size: of the model, which sizes the room for logits.
         flash_mla: that package is installed.
+        card_bytes: memory of the card that was named.
+        shortens: the engine lowers session_len to what its blocks hold.
     """
 
     version: str
+    dtype: str
     backend: str
     tp: int
     policy: str
@@ -99,13 +103,15 @@ class Settings(NamedTuple):
     num_gpu_blocks: int | None
     vocab_size: int | None
     flash_mla: bool
+    card_bytes: int | None
+    shortens: bool
 
 
 def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Settings:
     """Return the settings.
 
     Args:
-        model: as it is run.
+        model: as published.
         deployment: as asked for.
         notes: a line is added for what was assumed.
 
@@ -131,11 +137,22 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
             raise UnsupportedError(
                 f"{name} is a setting of LMDeploy's {_OF[name]} engine", hint="leave it out"
             )
+    gpu = deployment.gpu
     numbers = {name: _number(given, name) for name in _OF if name not in _WORDS}
+    found = release(deployment.engine_version, str(backend))
+    dtype = dtype_of(model, deployment, str(backend), found, notes)
+    model = msgspec.structs.replace(model, dtype=dtype)
+    free = numbers["free_memory"]
+    if "cache_max_entry_count" in given and free is None:
+        notes.append(
+            "cache_max_entry_count is a share of the free memory, which is not told (free_memory):"
+            " it plays no part beside the cache's own bytes"
+        )
     block = _same(deployment.block_size, numbers, "block_size", "cache_block_seq_len")
     sequences = _same(deployment.max_num_seqs, numbers, "max_batch_size")
     return Settings(
-        version=_version(deployment.engine_version, str(backend)),
+        version=found.text,
+        dtype=dtype,
         backend=str(backend),
         tp=deployment.tensor_parallel_size,
         policy=_policy(given.get("quant_policy"), deployment.kv_cache_dtype, model),
@@ -143,19 +160,27 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         block_given=block is not None,
         kernel_block=numbers["kernel_block_size"],
         max_model_len=_length(model, deployment, numbers["session_len"], notes),
-        max_batch_size=sequences or _sequences(deployment.gpu, notes),
+        max_batch_size=sequences or _sequences(gpu, notes),
         max_prefill_token_num=numbers["max_prefill_token_num"] or 8192,
-        prefix_caching=bool(deployment.enable_prefix_caching),
+        prefix_caching=_prefix_caching(deployment, given),
         state_budget=numbers["prefix_cache_state_budget"] or 0,
         entry_count=_share(given.get("cache_max_entry_count", 0.8)),
-        free_memory=numbers["free_memory"],
+        free_memory=free,
         num_gpu_blocks=_same(deployment.num_gpu_blocks_override, numbers, "num_gpu_blocks"),
         vocab_size=numbers["vocab_size"],
         flash_mla=_switch(given, "flash_mla", default=True),
+        card_bytes=gpu.memory_bytes if isinstance(gpu, GpuSpec) else None,
+        shortens=backend == "pytorch" or found.shortens_sessions,
     )
 
 
-_WORDS = ("backend", "quant_policy", "cache_max_entry_count", "flash_mla")
+_WORDS = (
+    "backend",
+    "quant_policy",
+    "cache_max_entry_count",
+    "flash_mla",
+    "enable_prefix_caching",
+)
 
 
 def _number(given: dict[str, str | int | float | bool], name: str) -> int | None:
@@ -208,7 +233,12 @@ def _policy(given: object, kv_cache_dtype: str, model: ModelSpec) -> str:
         return name
     asked = model.resolve(kv_cache_dtype).name
     wanted = "none" if asked == model.dtype else _KV_DTYPES.get(asked)
-    if wanted is None or (given is not None and wanted != name):
+    if wanted is not None and given is not None and wanted != name:
+        raise InvalidValueError(
+            f"quant_policy {given} packs K and V as {name}, and the KV cache dtype is {asked}",
+            hint="give one of them",
+        )
+    if wanted is None:
         raise UnsupportedError(
             f"LMDeploy keeps no {asked} cache here",
             hint=f"choose a quant_policy: {', '.join(POLICIES)}",
@@ -217,11 +247,29 @@ def _policy(given: object, kv_cache_dtype: str, model: ModelSpec) -> str:
 
 
 def _length(model: ModelSpec, deployment: Deployment, session: int | None, notes: list[str]) -> int:
-    length = deployment.max_model_len or session or model.max_position_embeddings
+    asked = deployment.max_model_len
+    if asked and session and asked != session:
+        raise InvalidValueError(
+            f"session_len {format_count(session)} and the maximum {format_count(asked)} are two"
+            " names of one thing",
+            hint=f"give one of them: session_len={session}, or a maximum of {asked} tokens",
+        )
+    length = asked or session or model.max_position_embeddings
     if length is None:
         length = _DEFAULT_MAX_MODEL_LEN
         notes.append(f"the model names no maximum: {format_count(length)} tokens are taken")
     return length
+
+
+def _prefix_caching(deployment: Deployment, given: dict[str, str | int | float | bool]) -> bool:
+    neutral = deployment.enable_prefix_caching
+    own = _switch(given, "enable_prefix_caching", default=bool(neutral))
+    if neutral is not None and own != neutral:
+        raise InvalidValueError(
+            f"enable_prefix_caching is given as {neutral} and as {own}".lower(),
+            hint="give it once",
+        )
+    return own
 
 
 def _sequences(gpu: str | GpuSpec | None, notes: list[str]) -> int:
@@ -231,18 +279,3 @@ def _sequences(gpu: str | GpuSpec | None, notes: list[str]) -> int:
         notes.append(f"no card was named: {name} is taken, which decides max_batch_size")
     found = (size for part, size in _SEQUENCES.items() if part in name.lower())
     return next(found, _SEQUENCES_ELSE)
-
-
-def _version(text: str | None, backend: str) -> str:
-    if text is None:
-        return ".".join(map(str, _NEWEST))
-    match = _VERSION.fullmatch(text.strip().lower())
-    if match is None:
-        raise UnsupportedError(f"{text!r:.40} is no LMDeploy version", hint="give one as 0.18.0")
-    line = (int(match[1]), int(match[2]))
-    if line > _NEWEST[:2] or (backend == "pytorch" and line < _OLDEST_PYTORCH):
-        raise UnsupportedError(
-            f"the {backend} engine of LMDeploy {text.strip()} is not modelled",
-            hint="0.16 to 0.18 are; of TurboMind older ones too",
-        )
-    return text.strip()

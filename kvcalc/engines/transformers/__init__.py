@@ -83,6 +83,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
             ),
         ),
         split="fungible",
+        start="never_checks",
         max_model_len=settings.max_model_len,
         notes=tuple(notes),
         unsupported=not_modelled(held, settings, quantization),

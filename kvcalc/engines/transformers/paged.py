@@ -103,6 +103,7 @@ def plan_paged(model: ModelSpec, settings: Settings, notes: list[str]) -> CacheP
         ),
         split="one_pool" if len(pools) == 1 else "fungible",
         max_model_len=settings.max_model_len,
+        start="never_checks",
         reuse_tokens=page if shares and set(counts) == {None} else None,
         notes=tuple(notes),
         unsupported=tuple(_not_modelled(groups, shape, sectors)),

@@ -123,9 +123,17 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
 def _length(
     model: ModelSpec, deployment: Deployment, arguments: Arguments, notes: list[str]
 ) -> int:
-    """Return the longest sequence; generate makes a static cache as long as the longer of both."""
-    given = [n for n in (deployment.max_model_len, arguments.number("max_cache_len")) if n]
-    length = max(given, default=model.max_position_embeddings)
+    """Return the longest sequence; generate makes a static cache as long as the longer of both.
+
+    generation/utils.py of 5.24, _prepare_cache_for_generation.
+    """
+    asked, cache = deployment.max_model_len, arguments.number("max_cache_len")
+    if asked and cache and asked != cache:
+        notes.append(
+            f"generate makes a static cache as long as the longer of max_cache_len"
+            f" {format_count(cache)} and the maximum {format_count(asked)}"
+        )
+    length = max((n for n in (asked, cache) if n), default=model.max_position_embeddings)
     if length is None:
         length = _DEFAULT_MAX_MODEL_LEN
         notes.append(f"the model names no maximum: {format_count(length)} tokens are taken")

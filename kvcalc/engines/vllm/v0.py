@@ -210,7 +210,13 @@ def _rank(
             name="state", layers=state_layers, rule=Slots(), payload=states, unit_bytes=size
         )
         pools.append(
-            Pool(name="states", groups=(group,), unit_bytes=size, units=_state_slots(deployment))
+            Pool(
+                name="states",
+                groups=(group,),
+                unit_bytes=size,
+                units=_state_slots(deployment),
+                beside=True,
+            )
         )
     return Rank(
         name=f"stage {number}" if settings.pp > 1 else "rank",

@@ -212,6 +212,21 @@ def test_what_is_not_modelled_is_refused_by_name(settings: dict[str, Any], messa
         plan(LLAMA, Deployment(engine="transformers", max_model_len=4096, **settings))
 
 
+def test_nothing_is_checked_at_start() -> None:
+    """There is no start: a cache grows until there is no room."""
+    for args in ({}, {"cache_implementation": "static"}, {"cache_implementation": "paged"}):
+        found = _plan(LLAMA, **args).capacity(2**20)
+        assert (found.fits, found.starts) == (False, True)
+
+
+def test_the_longer_of_two_lengths() -> None:
+    """generation/utils.py: max(max_length, max_cache_len); it is said which were given."""
+    for size in (1000, 5000):
+        found = _plan(LLAMA, cache_implementation="static", max_cache_len=size)
+        assert found.max_model_len == max(4096, size)
+        assert any(f"longer of max_cache_len {size:,} and" in note for note in found.notes)
+
+
 def test_states_of_old_releases_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="classes of the models' own"):
         _plan(load_model("qwen3.5-27b"), "5.0.0")

@@ -13,6 +13,7 @@ import pytest
 from kvcalc.core.attention import CrossAttention
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.plan_summary import summarise
 from kvcalc.core.rules import Grow, Slots
 from kvcalc.engines import plan, start_up_log
 from tests.core import builders
@@ -206,6 +207,9 @@ def test_states_lie_outside_the_pool(settings: dict[str, Any], slots: int) -> No
     assert (blocks.name, blocks.unit_bytes) == ("blocks", 4 * 16 * 8 * 128 * 2 * 2)
     assert (states.name, states.unit_bytes, states.units) == ("states", 28 * 311_296, slots)
     assert states.groups[0].rule == Slots()
+    assert found.rank.beside_bytes == states.total_bytes(slots)
+    told = summarise(found, kv_cache_bytes=2**20 * 32)  # less than the states take
+    assert not any("would fail" in note for note in told.notes)
 
 
 def test_states_are_told_of() -> None:
