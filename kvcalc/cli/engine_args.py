@@ -121,6 +121,6 @@ def _typed(name: str, text: str) -> Argument:
             return kind(text)
         except ValueError:
             continue
-    if _OF_BYTES.search(name) and text[:1].isdigit():
+    if _OF_BYTES.search(name) and text[:1].isdigit() and "," not in text:  # lists are the engine's
         return parse_bytes(text)
     return text

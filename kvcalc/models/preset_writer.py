@@ -89,7 +89,7 @@ def size_lines(size: ModelSize | None) -> list[str]:
     if size is None:
         return []
     found = msgspec.to_builtins(size)
-    empty = {"towers": (), "parts": found["parts"]}
+    empty = {"towers": (), "layer_heads": (), "layer_inner": (), "parts": found["parts"]}
     told = {
         key: value for key, value in found.items() if value is not None and value != empty.get(key)
     }

@@ -193,20 +193,21 @@ def test_transformers_caches() -> None:
 
 
 def test_llama_cpp_margin() -> None:
-    """The fit leaves 1,024 MiB of a device; the compute buffer is within what was measured."""
+    """The fit leaves 1,024 MiB of a device; the compute buffer is about what a CPU's is."""
     (budget,) = _budgets("llama.cpp", max_model_len=8192)
     assert budget.share_bytes[0] == int(79.09 * _GIB) - 1024 * 2**20
     compute = _term(budget, "activation")
-    assert compute.low_bytes < 138_430_496
-    assert compute.high_bytes > 313_020_416
+    assert compute.low_bytes < 138_430_496 < compute.high_bytes  # as measured, outputs limited
 
 
 def test_llama_cpp_host() -> None:
-    """A cache in host memory is refused: a card does not tell what the host has."""
+    """A card does not tell what the host has: of it only what it keeps is told."""
     model = model_of("llama-3.1-8b")
     deployment = Deployment(
         engine="llama.cpp", gpu=load_gpu("h100-80gb"), engine_args={"n_gpu_layers": 8}
     )
     planned = plan(model, deployment)
-    with pytest.raises(UnsupportedError, match="host"):
-        budgets(model, deployment, planned, (_weights(),) * len(planned.ranks))
+    device, host = budgets(model, deployment, planned, (_weights(),) * len(planned.ranks))
+    assert device.total_bytes == load_gpu("h100-80gb").memory_bytes
+    assert host.cache_bytes[0] > 2**59
+    assert host.terms == (_weights(),)
