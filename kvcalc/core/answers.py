@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvcalc.core.memory import HostPart
 from kvcalc.core.values import Value
 
 __all__ = [
@@ -220,7 +221,7 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
     at: tuple[At, ...]
     deployment: DeploymentTotals
     budget: tuple[RankBudget, ...]
-    host: tuple[TermBounds, ...]
+    host: tuple[HostPart, ...]
     levers: tuple[Lever, ...]
     solutions: tuple[Solution, ...]
     layouts: tuple[Layout, ...]

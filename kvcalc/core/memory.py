@@ -9,9 +9,17 @@ from __future__ import annotations
 from typing import Literal
 
 from kvcalc.core.errors import InvalidValueError
-from kvcalc.core.values import Positive, Value
+from kvcalc.core.values import NonNegative, Positive, Value
 
-__all__ = ["TERM_NAMES", "MemoryBudget", "Term", "TermName", "gib_term", "require_ranks"]
+__all__ = [
+    "TERM_NAMES",
+    "HostPart",
+    "MemoryBudget",
+    "Term",
+    "TermName",
+    "gib_term",
+    "require_ranks",
+]
 
 _GIB = 2**30
 
@@ -26,6 +34,22 @@ TERM_NAMES: dict[TermName, str] = {
     "other": "encoder caches, adapters, tables",
 }
 """The terms, in the order they are printed, and what each is."""
+
+
+class HostPart(Value, frozen=True, kw_only=True):
+    """What an engine takes of the host's memory beside its weights and caches there.
+
+    Attributes:
+        name: what it is.
+        low_bytes: what it takes from the start.
+        high_bytes: what it may come to; None where it has no limit.
+        source: the setting or rule.
+    """
+
+    name: str
+    low_bytes: NonNegative
+    high_bytes: NonNegative | None
+    source: str
 
 
 class Term(Value, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import msgspec
 
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.lengths import Lengths
+from kvcalc.core.memory import HostPart
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.rules import (
     Chunk,
@@ -341,6 +342,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
         start: what the engine does where one sequence of the maximum does not fit.
         start_spares_tokens: an engine that shortens the maximum stays so many tokens below what
             the cache holds.
+        host: what the engine takes of the host's memory.
         notes: one line for every rule that moved a number.
         unsupported: what is not modelled, with the size of the difference where it is known.
         convention: what the engine's rules take for granted, a sentence each.
@@ -364,6 +366,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     check_fixed_units: bool = True
     start: Start = "refuses"
     start_spares_tokens: NonNegative = 0
+    host: tuple[HostPart, ...] = ()
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
     convention: tuple[str, ...] = ()

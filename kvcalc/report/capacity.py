@@ -15,6 +15,7 @@ from kvcalc.core.answers import (
     TermBounds,
 )
 from kvcalc.core.deployment import MAX_BYTES
+from kvcalc.core.memory import HostPart
 from kvcalc.core.units import format_count, format_number_of
 from kvcalc.report.blocks import Block, Code, Grid, Heading, Text
 
@@ -68,6 +69,8 @@ def _answer(result: CapacityAnswer, size: _Size) -> list[Block]:
     for budget in result.budget:
         blocks.extend(_budget(budget, size, several=len(result.budget) > 1))
     blocks.append(_figures(result, size))
+    if result.host:
+        blocks.append(_host(result.host, size))
     if result.log:
         blocks.append(Code(result.log))
     if result.layouts:
@@ -198,6 +201,20 @@ def _alone(result: CapacityAnswer, size: _Size) -> Iterator[tuple[str, str]]:
         yield "sequences on all", f"{whole.max_concurrency:,.2f} x"
         if whole.duplication_factor > 1:
             yield "each byte is kept", f"{whole.duplication_factor:,.2f} times"
+
+
+def _host(parts: Sequence[HostPart], size: _Size) -> Grid:
+    """Show what the engine takes of the host's memory."""
+    rows = [
+        (
+            part.name,
+            size(part.low_bytes),
+            "no limit" if part.high_bytes is None else size(part.high_bytes),
+            part.source,
+        )
+        for part in parts
+    ]
+    return Grid(("host memory", "least", "most", ""), tuple(rows), text_columns=frozenset({3}))
 
 
 def _at_label(at: At) -> str:

@@ -91,7 +91,7 @@ def answer(
         at=_at(question, worked),
         deployment=totals(found, alone(question), deployment, middle),
         budget=rank_budgets(worked),
-        host=(),
+        host=found.host,
         levers=levers(question, worked, middle) if with_levers else (),
         solutions=tuple(solve(question, setting) for setting in solve_for),
         layouts=layouts(question, deployment.num_gpus) if with_layouts else (),

@@ -30,6 +30,8 @@ GGUF_SECONDS = 0.5
 PLAN_SECONDS = 0.030
 PLAN_REPEATS = 20
 PLANS_SECONDS = 2.0
+CAPACITY_SECONDS = 0.050
+LEVERS_SECONDS = 0.5
 
 
 def cpu_seconds(*command: str) -> float:
@@ -110,6 +112,30 @@ def plan_over_per_token() -> float:
     return float(statistics.median(ours) - statistics.median(table)) / PLAN_SECONDS
 
 
+def capacity_over_per_token(*more: str, seconds: float) -> float:
+    """CPU that a capacity question costs more than a per-token table, against what is promised."""
+    asked = ("capacity", "llama-3.1-8b", "--engine", "vllm", "--gpu", "h100-80gb", "--max", "8192")
+    pairs = [
+        (
+            cpu_seconds("-m", "kvcalc", *asked, *more),
+            cpu_seconds("-m", "kvcalc", "per-token", "llama-3.1-8b"),
+        )
+        for _ in range(PLAN_REPEATS)
+    ]
+    ours, table = zip(*pairs, strict=True)
+    return float(statistics.median(ours) - statistics.median(table)) / seconds
+
+
+def capacity_question() -> float:
+    """A question about one card."""
+    return capacity_over_per_token(seconds=CAPACITY_SECONDS)
+
+
+def capacity_levers() -> float:
+    """The same with all levers."""
+    return capacity_over_per_token("--levers", seconds=LEVERS_SECONDS)
+
+
 def thousand_plans() -> float:
     """CPU of a thousand different plans of vLLM's through the API, against the 2 s promised."""
     presets = ("llama-3.1-8b", "qwen3.5-27b", "gemma-3-27b", "deepseek-v3", "gpt-oss-20b")
@@ -152,6 +178,8 @@ BENCHES: dict[str, tuple[Callable[[], float], float]] = {
     "config_over_preset_in_30ms": (config_over_preset, 1.0),
     "gguf_40gib_in_half_a_second": (large_gguf, 1.0),
     "plan_over_per_token_in_30ms": (plan_over_per_token, 1.0),
+    "capacity_over_per_token_in_50ms": (capacity_question, 1.0),
+    "levers_over_per_token_in_500ms": (capacity_levers, 1.0),
     "1000_plans_in_2s": (thousand_plans, 1.0),
 }
 

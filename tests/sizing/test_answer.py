@@ -147,3 +147,20 @@ def test_the_command_of_the_engine() -> None:
     assert told == (
         "vllm serve llama-3.1-8b --max-model-len 8192 --kv-cache-memory-bytes 16106127360"
     )
+
+
+def test_what_is_taken_of_the_host() -> None:
+    """llama.cpp: 4 B for each of 128,256 words and each sequence; 32 checkpoints; 8,192 MiB."""
+    deployment = Deployment(
+        engine="llama.cpp", gpu=load_gpu("h100-80gb"), engine_args={"ctx_size": 8192, "parallel": 2}
+    )
+    found = answer(Question(load_model("gemma-3-27b"), deployment))
+    host = {part.name: part for part in found.host}
+    assert host["idle prompts"].high_bytes == 8192 * 2**20
+    assert host["context checkpoints"].high_bytes == 2 * 32 * 436_221_184
+    swapping = Deployment(
+        engine="vllm", engine_version="0.6.4", gpu=load_gpu("h100-80gb"), tensor_parallel_size=2,
+        kv_cache_memory_bytes=_GIB, max_model_len=4096,
+    )  # fmt: skip
+    (swap,) = answer(Question(load_model("llama-3.1-8b"), swapping)).host
+    assert (swap.name, swap.low_bytes) == ("swap space", 8 * _GIB)

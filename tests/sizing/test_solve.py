@@ -120,3 +120,72 @@ def test_a_solution_says_why_it_goes_no_further() -> None:
 def test_layers_on_the_card_are_llama_cpps() -> None:
     with pytest.raises(UnsupportedError, match=r"llama\.cpp's"):
         solve(_question("llama-3.1-8b", "vllm", _GIB, 8192, 1), "ngl")
+
+
+contexts = st.builds(
+    lambda model, memory, slots, unified: Question(
+        load_model(model),
+        Deployment(
+            engine="llama.cpp",
+            gpu=load_gpu("rtx-4090").with_memory(memory),
+            engine_args={
+                "ctx_size": 4096 * slots,
+                "parallel": slots,
+                "kv_unified": unified,
+                "fit": False,
+            },
+        ),
+    ),
+    st.sampled_from(("llama-3.1-8b", "qwen2.5-14b", "gemma-3-27b")),
+    st.integers(8 * _GIB, 64 * _GIB),
+    st.integers(1, 4),
+    st.booleans(),
+)
+
+
+def _on_card(question: Question, args: dict[str, Any]) -> bool:
+    return _holds(question._replace(deployment=changed(question.deployment, {}, args)))
+
+
+@settings(max_examples=15, deadline=None)
+@given(contexts)
+def test_layers_on_the_card(question: Question) -> None:
+    found = _solved(question, "ngl")
+    if found is None:
+        assert not _on_card(question, {"n_gpu_layers": 0})
+        return
+    assert _on_card(question, {"n_gpu_layers": found})
+    if found <= question.model.num_hidden_layers:
+        assert not _on_card(question, {"n_gpu_layers": found + 1})
+
+
+@settings(max_examples=10, deadline=None)
+@given(contexts)
+def test_the_longest_context(question: Question) -> None:
+    from kvcalc.sizing.solve import of_length
+
+    found = _solved(question, "max-model-len")
+    if found is None:
+        return
+    assert _on_card(question, of_length(question, found)["args"])
+    if found != question.model.max_position_embeddings:
+        assert not _on_card(question, of_length(question, found + 1)["args"])
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.sampled_from(("llama-3.1-8b", "gemma-3-27b", "qwen2.5-32b", "gpt-oss-20b")),
+    st.sampled_from(("h100-80gb", "l40s", "rtx-4090", "b200")),
+    st.integers(1, 8),
+    st.integers(1, 32768),
+)
+def test_the_share_of_the_card(model: str, gpu: str, sequences: int, longest: int) -> None:
+    deployment = Deployment(engine="vllm", gpu=load_gpu(gpu), max_model_len=longest)
+    question = Question(load_model(model), deployment, sequences=sequences)
+    found = _solved(question, "gpu-memory-utilization")
+    if found is None:
+        assert not _fits(question, {"gpu_memory_utilization": 1.0})
+        return
+    assert _fits(question, {"gpu_memory_utilization": found})
+    less = round(found - 0.001, 3)
+    assert less <= 0 or not _fits(question, {"gpu_memory_utilization": less})

@@ -26,6 +26,7 @@ from kvcalc.engines.llamacpp.fitting import (
     sized,
     told,
 )
+from kvcalc.engines.llamacpp.host import host_parts
 from kvcalc.engines.llamacpp.notes import convention, explain, not_modelled
 from kvcalc.engines.llamacpp.ranks import ranks_of
 from kvcalc.engines.llamacpp.settings import Settings, resolve
@@ -78,6 +79,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         split="fixed",
         max_model_len=settings.cells.longest,
         max_sequences=settings.cells.sequences,
+        host=host_parts(contexts[0], settings),
         notes=tuple(notes),
         unsupported=(
             *not_modelled(contexts, settings, deployment),

@@ -9,11 +9,10 @@ from kvcalc.core.plan import Rank
 from kvcalc.core.units import format_count, format_number_of
 from kvcalc.engines.llamacpp.buffers import buffer_notes, unknown_buffers
 from kvcalc.engines.llamacpp.contexts import Context
+from kvcalc.engines.llamacpp.host import host_notes
 from kvcalc.engines.llamacpp.settings import Settings
 
 __all__ = ["convention", "explain", "not_modelled"]
-
-_MIB = 2**20
 
 
 def explain(
@@ -55,7 +54,7 @@ def explain(
             " those of one"
         )
     yield from buffer_notes(main, settings)
-    yield from _host(main, settings)
+    yield from host_notes(main, settings)
 
 
 def _bytes(ranks: tuple[Rank, ...], names: str) -> int:
@@ -118,42 +117,6 @@ def _states(main: Context) -> Iterator[str]:
         )
     state = sum(size for k in main.kept if k.cache == "state" for size in k.payload.values())
     yield f"a state of {format_count(state)} B is kept in 32 bits, whatever the cache types"
-
-
-def _host(main: Context, settings: Settings) -> Iterator[str]:
-    """Say what context checkpoints and the prompt cache take of the host's memory."""
-    partial = _checkpoint_bytes(main, settings)
-    if partial and settings.checkpoints:
-        most = partial * settings.checkpoints
-        yield (
-            f"host memory: up to {settings.checkpoints} checkpoints a slot of up to"
-            f" {format_count(partial)} B each, {format_count(most)} B in all"
-        )
-    if settings.cache_ram and settings.rules.server_slots:
-        limit = (
-            "without a limit"
-            if settings.cache_ram < 0
-            else f"of up to {format_count(settings.cache_ram * _MIB)} B"
-        )
-        yield f"host memory: a cache of idle prompts {limit} (cache_ram)"
-
-
-def _checkpoint_bytes(main: Context, settings: Settings) -> int:
-    """Bytes of the largest checkpoint: the windows of a sequence, or its state.
-
-    tools/server (create_checkpoint) saves what cannot be computed from the cells that stay:
-    measured as 8 B, 24 B a cache, 24 B a layer (12 B where it has K alone), and for each cell 12 B
-    and its rows. Of states only the rows are counted.
-    """
-    windows = [kept for kept in main.kept if kept.cache == "swa"]
-    states = [kept for kept in main.kept if kept.cache == "state"]
-    total = sum(size for kept in states for size in kept.payload.values())
-    if windows and not main.sizes.swa_full:
-        cells = min(main.sizes.window, settings.cells.per_sequence)
-        rows = sum(sum(kept.payload.values()) + kept.widened for kept in windows)
-        layers = sum(24 if len(kept.tensors) > 1 else 12 for kept in windows)
-        total += 8 + 24 + layers + cells * (12 + rows)
-    return total
 
 
 def convention(contexts: list[Context], settings: Settings) -> tuple[str, ...]:
