@@ -26,7 +26,14 @@ from kvcalc.core.units import add_rates
 from kvcalc.core.values import Positive, Value, require_range
 from kvcalc.core.weight_tensors import WeightTensor
 
-__all__ = ["ModelSpec", "Trait", "row_bytes", "span_tokens", "stage_sizes"]
+__all__ = [
+    "ModelSpec",
+    "Trait",
+    "row_bytes",
+    "span_tokens",
+    "stage_partition",
+    "stage_sizes",
+]
 
 Trait = Literal["alibi", "attention_sinks", "image_prefix"]
 """What changes no byte of a row, and yet decides which kernels an engine can use: linear position
@@ -78,6 +85,39 @@ def stage_sizes(num_layers: int, pipeline_parallel_size: int) -> tuple[int, ...]
     for stage in range(2, left + 2):
         sizes[-stage] += 1
     return tuple(sizes)
+
+
+def stage_partition(
+    told: object, num_layers: int, pipeline_parallel_size: int
+) -> tuple[int, ...] | None:
+    """Return the layers of each stage as a user tells them; None where nothing is told.
+
+    Args:
+        told: such as `20,22,20`.
+        num_layers: of the model.
+        pipeline_parallel_size: stages.
+
+    Raises:
+        InvalidValueError: no list of layers, one for another number of stages, or layers that do
+            not add up (vLLM distributed/utils.py, get_pp_indices).
+
+    >>> stage_partition("20,22,20", 62, 3)
+    (20, 22, 20)
+    """
+    if told is None:
+        return None
+    hint = f"give {pipeline_parallel_size} numbers that add up to {num_layers}, such as 20,22,20"
+    try:
+        sizes = tuple(int(part) for part in str(told).split(","))
+    except ValueError:
+        raise InvalidValueError(f"{told!r:.40} is no list of layers", hint=hint) from None
+    if len(sizes) != pipeline_parallel_size or min(sizes) < 1 or sum(sizes) != num_layers:
+        raise InvalidValueError(
+            f"{told!s:.40} does not share {num_layers} layers over {pipeline_parallel_size}"
+            " pipeline stages",
+            hint=hint,
+        )
+    return sizes
 
 
 class ModelSpec(Value, frozen=True, kw_only=True):

@@ -37,16 +37,30 @@ _ON_LAST_STAGE = ("lm_head", "norm", "draft")
 
 
 class Ranks(NamedTuple):
-    """How many ranks share a model, and over how many its experts are spread."""
+    """How many ranks share a model, and over how many its experts are spread.
+
+    Attributes:
+        tp: ranks of a stage.
+        pp: stages.
+        stage: which of them.
+        ep: ranks that share the experts.
+        sizes: layers of each stage, where they are not shared out as `stage_sizes` does.
+    """
 
     tp: int
     pp: int
     stage: int
     ep: int
+    sizes: tuple[int, ...] | None = None
 
 
 def stored_by_stage(
-    parts: Iterable[WeightPart], tp: int, pp: int, *, drafts: bool = True
+    parts: Iterable[WeightPart],
+    tp: int,
+    pp: int,
+    *,
+    drafts: bool = True,
+    sizes: tuple[int, ...] | None = None,
 ) -> tuple[int, ...]:
     """Return the bytes that a rank of each pipeline stage keeps of a checkpoint's tensors.
 
@@ -60,12 +74,13 @@ def stored_by_stage(
         tp: ranks of a stage.
         pp: stages.
         drafts: count draft layers.
+        sizes: layers of each stage, where they are told.
 
     Raises:
         UnsupportedError: more stages than layers, or parts without layers.
     """
     found = tuple(parts)
-    stage_of = _stages(found, pp)
+    stage_of = _stages(found, pp, sizes)
     has_head = any(part.kind == "lm_head" for part in found)
     held = [0] * pp
     for part in found:
@@ -79,7 +94,7 @@ def stored_by_stage(
     return tuple(held)
 
 
-def _stages(parts: tuple[WeightPart, ...], pp: int) -> dict[int, int]:
+def _stages(parts: tuple[WeightPart, ...], pp: int, told: tuple[int, ...] | None) -> dict[int, int]:
     layers = sorted({part.layer for part in parts if part.layer is not None})
     if pp == 1:
         return dict.fromkeys(layers, 0)
@@ -88,7 +103,7 @@ def _stages(parts: tuple[WeightPart, ...], pp: int) -> dict[int, int]:
             "the tensors' names show no layers to split over pipeline stages",
             hint="use one pipeline stage",
         )
-    sizes = stage_sizes(len(layers), pp)
+    sizes = told if told and sum(told) == len(layers) else stage_sizes(len(layers), pp)
     stages = [stage for stage, size in enumerate(sizes) for _ in range(size)]
     return dict(zip(layers, stages, strict=True))
 
@@ -109,7 +124,7 @@ def stage_parts(model: ModelSpec, ranks: Ranks) -> Parts:
     """Return the parameters of a pipeline stage by part."""
     if ranks.pp == 1:
         return count_parts(model)
-    sizes = stage_sizes(model.num_hidden_layers, ranks.pp)
+    sizes = ranks.sizes or stage_sizes(model.num_hidden_layers, ranks.pp)
     start = sum(sizes[: ranks.stage])
     parts = count_parts(model, start, start + sizes[ranks.stage])
     last = ranks.stage == ranks.pp - 1
@@ -123,6 +138,9 @@ def stage_parts(model: ModelSpec, ranks: Ranks) -> Parts:
     if not last:
         parts.pop("head", None)
         parts.pop("draft", None)
+        # The norm after the last layer is the last stage's (PPMissingLayer elsewhere in vLLM).
+        outside, norms = count_parts(model, 0, 0).get("norm", (0, 0)), parts.get("norm", (0, 0))
+        parts["norm"] = max(0, norms[0] - outside[1]), max(0, norms[1] - outside[0])
     return parts
 
 

@@ -50,6 +50,7 @@ def weights_on_rank(
     quantization: str | None = None,
     total_bytes: int | None = None,
     drafts: bool = False,
+    sizes: tuple[int, ...] | None = None,
 ) -> Term:
     """Return what the weights of a model take on one GPU.
 
@@ -62,13 +63,14 @@ def weights_on_rank(
         quantization: a format that the weights are brought into or stored in; None: as published.
         total_bytes: what all weights take together, from the user; it replaces what is known.
         drafts: multi-token-prediction layers are loaded as well.
+        sizes: layers of each stage, where they are told.
 
     Raises:
         InvalidValueError: a number of ranks below 1, or a stage that is not there.
         UnknownNameError: a format that is not known.
         UnsupportedError: neither bytes nor the widths to count them from are known.
     """
-    ranks = _checked(tp, pp, stage, ep)
+    ranks = _checked(tp, pp, stage, ep)._replace(sizes=sizes)
     size = model.size or ModelSize()
     asked = None if quantization is None else weight_width(quantization)
     stored_as = size.weights_dtype
@@ -144,7 +146,7 @@ def _checked(tp: int, pp: int, stage: int, ep: int | None) -> Ranks:
 def _from_tensors(model: ModelSpec, size: ModelSize, ranks: Ranks, *, drafts: bool) -> Term:
     """Return the split of a checkpoint's own tensors, and what engines keep more of."""
     parts = size.parts
-    low = stored_by_stage(parts, ranks.tp, ranks.pp, drafts=drafts)[ranks.stage]
+    low = stored_by_stage(parts, ranks.tp, ranks.pp, drafts=drafts, sizes=ranks.sizes)[ranks.stage]
     high = low + padding_bytes(parts, ranks)
     if ranks.tp > 1:
         high += _copies(model, size, ranks)

@@ -273,7 +273,7 @@ def _layouts(layouts: Sequence[Layout]) -> list[Block]:
                 _NONE if refused else format_count(way.kv_cache_tokens),
                 _NONE if refused else f"{way.max_concurrency:,.2f} x",
                 _NONE if way.duplication_factor is None else f"{way.duplication_factor:.2f} x",
-                way.why_not or "",
+                way.why_not or ("" if way.kv_cache_tokens else "does not fit"),
             )
         )
     columns = ("layout", "tokens", "sequences", "copies", "")

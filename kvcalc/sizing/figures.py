@@ -14,7 +14,7 @@ from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
 from kvcalc.sizing.changes import changed
-from kvcalc.sizing.question import Question, Worked
+from kvcalc.sizing.question import PARTITION, Question, Worked
 
 __all__ = ["alone", "at_length", "at_workload", "figures", "rank_budgets", "totals"]
 
@@ -162,4 +162,5 @@ def alone(question: Question) -> CachePlan:
         "decode_context_parallel_size": 1,
     }
     args = {"enable_dp_attention": None, "dp_size": None, "dcp_size": None, "tensor_split": None}
+    args[PARTITION] = None
     return plan(question.model, changed(question.deployment, one, args))

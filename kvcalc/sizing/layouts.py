@@ -7,16 +7,25 @@ from typing import Any
 
 from kvcalc.core.answers import Layout
 from kvcalc.core.errors import KvcalcError
+from kvcalc.core.model import stage_sizes
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.figures import alone, figures, totals
-from kvcalc.sizing.question import Question, work
+from kvcalc.sizing.question import PARTITION, Question, work
 
 __all__ = ["layouts"]
+
+_MOST_MOVES = 8
+"""Layers that are moved from stage to stage at most."""
 
 
 def layouts(question: Question, num_gpus: int) -> tuple[Layout, ...]:
     """Return every way to serve a model on so many GPUs, the one with the most sequences first."""
     found = [_layout(question, change) for change in _ways(question, num_gpus)]
+    found += [
+        _layout(question, better)
+        for change in _ways(question, num_gpus)
+        if (better := better_split(question, change)) is not None
+    ]
     return tuple(sorted(found, key=lambda way: (way.figures is None, -way.max_concurrency)))
 
 
@@ -46,6 +55,46 @@ def _ways(question: Question, num_gpus: int) -> Iterator[Change]:
                     if tp % dcp == 0:
                         own = {**settings, "decode_context_parallel_size": dcp}
                         yield Change(f"{_name(tp, pp, dp)}, DCP{dcp}", own)
+
+
+def better_split(question: Question, change: Change) -> Change | None:
+    """Return a layout with its layers shared out better over its pipeline stages; None: none is.
+
+    A layer at a time goes from the stage that binds to the one with the most room, as long as more
+    sequences fit. The first stage has the embedding beside its layers, the last one the head.
+    """
+    asked = change.applied(question)
+    pp = asked.deployment.pipeline_parallel_size
+    layers = question.model.num_hidden_layers
+    if pp == 1 or asked.deployment.engine != "vllm" or layers < 2 * pp:
+        return None
+    sizes = list(stage_sizes(layers, pp))
+    best, found = -1.0, None
+    for _ in range(_MOST_MOVES):
+        told = Change(
+            f"{change.name} in {'+'.join(map(str, sizes))} layers",
+            change.settings,
+            {PARTITION: ",".join(map(str, sizes))},
+        )
+        try:
+            done = work(told.applied(question))
+            served = figures(done.plan, done.middle).max_concurrency
+        except KvcalcError:
+            return found
+        if served <= best or not isinstance(done.middle, tuple):
+            return found
+        if best >= 0:  # the first is the split that the engine makes by itself
+            found = told
+        best = served
+        room = [
+            budget / max(1, rank.bytes_needed(done.plan.max_model_len))
+            for budget, rank in zip(done.middle, done.plan.ranks, strict=True)
+        ]
+        sizes[room.index(min(room))] -= 1
+        sizes[room.index(max(room))] += 1
+        if min(sizes) < 1:
+            return found
+    return found
 
 
 def _name(tp: int, pp: int, dp: int) -> str:

@@ -10,12 +10,15 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UsageError
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.memory import MemoryBudget, Term
-from kvcalc.core.model import ModelSpec
+from kvcalc.core.model import ModelSpec, stage_partition
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.weights import beside_bytes, weights_on_rank
 from kvcalc.engines import budgets, plan
 
-__all__ = ["Question", "Worked", "work"]
+__all__ = ["PARTITION", "Question", "Worked", "work"]
+
+PARTITION = "VLLM_PP_LAYER_PARTITION"
+"""vLLM's variable that shares layers out over pipeline stages, as a setting of its own."""
 
 
 class Question(NamedTuple):
@@ -89,6 +92,9 @@ def _weights(question: Question, found: CachePlan) -> tuple[Term, ...]:
     deployment, model = question.deployment, question.model
     tp, pp = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
     experts = tp * deployment.data_parallel_size if deployment.enable_expert_parallel else None
+    sizes = stage_partition(
+        deployment.engine_args.get(PARTITION) if pp > 1 else None, model.num_hidden_layers, pp
+    )
     draft = deployment.draft_model
     if deployment.engine == "llama.cpp":
         return _by_device(question, found)
@@ -103,6 +109,7 @@ def _weights(question: Question, found: CachePlan) -> tuple[Term, ...]:
             quantization=question.quantization,
             total_bytes=question.weights_bytes,
             drafts=deployment.speculative_method == "mtp",
+            sizes=sizes,
         )
         beside = beside_bytes(model, tp)
         if isinstance(draft, ModelSpec) and stage == len(found.ranks) - 1:

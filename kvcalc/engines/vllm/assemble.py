@@ -31,7 +31,7 @@ def ranks_of(grouping: Grouping, num_hidden_layers: int, settings: Settings) -> 
     names = _names(grouping)
     first = 0
     ranks = []
-    sizes = stage_sizes(num_hidden_layers, settings.pp)
+    sizes = settings.partition or stage_sizes(num_hidden_layers, settings.pp)
     for number, size in enumerate(sizes):
         last_stage = number == len(sizes) - 1
         after = None if last_stage else first + size  # draft layers run on the last stage

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, UnknownNameError
-from kvcalc.core.model import ModelSpec
+from kvcalc.core.model import ModelSpec, stage_partition
 from kvcalc.core.units import format_count
 from kvcalc.engines.vllm.card import ASSUMED, Card, card_of
 from kvcalc.engines.vllm.dtypes import in_dtype, kv_word, state_word
@@ -26,7 +26,7 @@ from kvcalc.engines.vllm.served import check_served
 from kvcalc.engines.vllm.speculation import Speculation, speculation_of
 from kvcalc.engines.vllm.version import Release, release
 
-__all__ = ["DEFAULT_BLOCK_SIZE", "Settings", "resolve"]
+__all__ = ["DEFAULT_BLOCK_SIZE", "PARTITION", "Settings", "resolve"]
 
 DEFAULT_BLOCK_SIZE = 16
 _DEFAULT_MAX_MODEL_LEN = 8192
@@ -62,8 +62,11 @@ _KNOWN = {
     "engine_args",
 }
 
-_ENGINE_ARGS = ("max_loras", "max_lora_rank")
-"""They take memory beside the cache, and change nothing of it."""
+PARTITION = "VLLM_PP_LAYER_PARTITION"
+"""The variable that shares layers out over pipeline stages."""
+
+_ENGINE_ARGS = ("max_loras", "max_lora_rank", PARTITION)
+"""Slots of adapters take memory beside the cache, and change nothing of it."""
 
 
 class Settings(NamedTuple):
@@ -81,6 +84,7 @@ class Settings(NamedTuple):
     card: Card
     tp: int
     pp: int
+    partition: tuple[int, ...] | None
     dcp: int
     dtype: str
     kv_dtype: str
@@ -173,6 +177,11 @@ def resolve(
         card=card,
         tp=deployment.tensor_parallel_size,
         pp=deployment.pipeline_parallel_size,
+        partition=stage_partition(
+            deployment.engine_args.get(PARTITION),
+            model.num_hidden_layers,
+            deployment.pipeline_parallel_size,
+        ),
         dcp=deployment.decode_context_parallel_size,
         dtype=model.dtype,
         kv_dtype=kv_dtype,

@@ -84,7 +84,9 @@ def plan_v0(
     block = settings.block_size or _block(model, settings)
     ranks = tuple(
         _rank(stage, number, block, settings, deployment)
-        for number, stage in enumerate(model.on_rank(settings.tp).stages(settings.pp))
+        for number, stage in enumerate(
+            model.on_rank(settings.tp).stages(settings.pp, settings.partition)
+        )
     )
     limits = {rows.rule.limit for r in ranks for rows in r.rows() if isinstance(rows.rule, Grow)}
     if limits - {None}:
