@@ -215,12 +215,12 @@ def test_pipeline_stages() -> None:
     """The first keeps the embedding, the last the head; together they are the model."""
     stages = [span(bare("llama-3.1-8b"), pp=2, stage=stage) for stage in (0, 1)]
 
-    # Each counts the last norm, of which there is one.
-    assert sum(low for low, _ in stages) == 16_060_522_496 + 4096 * 2
+    # The norm after the last layer is the last stage's alone (vLLM models/llama.py).
+    assert sum(low for low, _ in stages) == 16_060_522_496
     # A tied embedding is kept on both.
     tied = [span(bare("llama-3.2-3b"), pp=2, stage=stage)[0] for stage in (0, 1)]
     table = 128_256 * 3072 * 2
-    assert sum(tied) == PUBLISHED["llama-3.2-3b"] * 2 + table + 3072 * 2
+    assert sum(tied) == PUBLISHED["llama-3.2-3b"] * 2 + table
 
 
 def test_padded_vocabulary() -> None:
