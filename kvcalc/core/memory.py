@@ -6,10 +6,12 @@ so that every term is an interval, and so is what is left.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from kvcalc.core.errors import InvalidValueError
-from kvcalc.core.values import NonNegative, Positive, Value
+from kvcalc.core.values import Positive, Value
 
 __all__ = [
     "TERM_NAMES",
@@ -22,6 +24,7 @@ __all__ = [
 ]
 
 _GIB = 2**30
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
 
 TermName = Literal["weights", "activation", "graphs", "communication", "context", "other"]
 
@@ -47,8 +50,8 @@ class HostPart(Value, frozen=True, kw_only=True):
     """
 
     name: str
-    low_bytes: NonNegative
-    high_bytes: NonNegative | None
+    low_bytes: _Bytes
+    high_bytes: _Bytes | None
     source: str
 
 
