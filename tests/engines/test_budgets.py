@@ -211,3 +211,16 @@ def test_llama_cpp_host() -> None:
     assert device.total_bytes == load_gpu("h100-80gb").memory_bytes
     assert host.cache_bytes[0] > 2**59
     assert host.terms == (_weights(),)
+
+
+def test_sglang_vision_tower() -> None:
+    """Qwen3.5's tower of 27 layers, 1,152 wide; SGLang counts 24 where the config says `depth`.
+
+    SGLang 0.5.23 arg_groups/memory_hook.py: 0.95 x (1 - 0.1 x (ratio - 1)), against 24 x 1,024.
+    """
+    bounds = [0.95 * (1 - 0.1 * (n * 1152**2 / (24 * 1024**2) - 1)) for n in (27, 24)]
+    deployment = Deployment(engine="sglang", gpu=load_gpu("h100-80gb"), max_model_len=8192)
+    model = load_model("qwen3.5-27b")
+    (budget,) = budgets(model, deployment, plan(model, deployment), (_weights(),))
+    kept = budget.share_bytes[1] - budget.share_bytes[0]
+    assert 0.83 * (bounds[1] - bounds[0]) * 75 * _GIB < kept < 4 * _GIB

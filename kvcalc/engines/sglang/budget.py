@@ -37,7 +37,8 @@ _TOWER_RESERVE = 100 * 2**20
 _TOWER_FACTORS = (Fraction("0.76"), Fraction("0.9975"))
 """adjust_mem_fraction_for_vlm: 0.95 times 0.8 to 1.05, by the size of the vision tower."""
 _TOWER_BASE, _TOWER_LEAST, _TOWER_MOST = Fraction("0.95"), Fraction("0.8"), Fraction("1.05")
-_VIT_L = 12 * 24 * 1024**2
+_VIT_LAYERS = 24
+_VIT_L = 12 * _VIT_LAYERS * 1024**2
 """Parameters of the layers of the tower that the factor is 0.95 for."""
 _OLDER_SPREAD = Fraction("0.03")
 
@@ -147,19 +148,24 @@ def fraction_of(model: ModelSpec, settings: Settings) -> tuple[Fraction, Fractio
 
 
 def _tower_factors(model: ModelSpec) -> tuple[Fraction, Fraction]:
-    """Return the factor of a vision tower; narrower where the tower's bytes are known.
+    """Return the factor of a vision tower; narrower where the tower is known.
 
-    A tower's layers have about 12 times layers times the square of their width; embeddings and a
-    projector make the checkpoint's figure up to twice that.
+    Layers times the square of their width decide, against those of ViT-L; layers that the config
+    does not call num_hidden_layers count as 24. Where bytes alone are known: a tower's layers have
+    about 12 times as many parameters; embeddings and a projector make it up to twice that.
     """
     size = model.size
-    if size is None or not size.encoder_bytes:
-        return _TOWER_FACTORS
-    parameters = Fraction(size.encoder_bytes, 2)
 
-    def factor(part: Fraction) -> Fraction:
-        ratio = parameters * part / _VIT_L
+    def factor(ratio: Fraction) -> Fraction:
         grown = 1 - Fraction("0.1") * (ratio - 1)
         return _TOWER_BASE * max(_TOWER_LEAST, min(_TOWER_MOST, grown))
 
-    return factor(Fraction(1)), factor(Fraction("0.5"))
+    if size is not None and size.towers:
+        tower = size.towers[0]
+        counts = (tower.num_layers, _VIT_LAYERS)
+        found = [factor(Fraction(12 * n * tower.hidden_size**2, _VIT_L)) for n in counts]
+        return min(found), max(found)
+    if size is None or not size.encoder_bytes:
+        return _TOWER_FACTORS
+    parameters = Fraction(size.encoder_bytes, 2)
+    return factor(parameters / _VIT_L), factor(parameters / 2 / _VIT_L)
