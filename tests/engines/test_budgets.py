@@ -12,6 +12,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError, UnsupportedError
 from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.engines import ENGINES, budgets, plan
+from kvcalc.models import load_model
 from kvcalc.models.presets import all_gpus, load_gpu
 from tests.engines.vllm.starts import model_of
 
