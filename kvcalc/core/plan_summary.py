@@ -116,14 +116,20 @@ def _keeps(rule: Rule) -> str:
             return f"chunk of {format_count(chunk)} tokens{room}"
         case Fixed(tokens=tokens):
             return f"{format_count(tokens)} encoder tokens"
-        case Slots(count=count, every=every):
-            more = f", one more every {format_count(every)} tokens" if every else ""
-            return format_number_of(count, "state") + more
+        case Slots():
+            return _keeps_states(rule)
         case Stepped(rest=rest, step=step):
             newest = f"up to {format_count(step - 1)} tokens not settled yet"
             return newest if rest else f"every token, settled {format_count(step)} at a time"
         case Whole(slots=slots):
             return f"{format_count(slots)} slots, whole"
+
+
+def _keeps_states(rule: Slots) -> str:
+    if rule.beside is not None:
+        return "1 state beside every block"
+    more = f", one more every {format_count(rule.every)} tokens" if rule.every else ""
+    return format_number_of(rule.count, "state") + more
 
 
 def _of_size(plan: CachePlan, start: StartUp) -> Iterator[str]:

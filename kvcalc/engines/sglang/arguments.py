@@ -45,6 +45,7 @@ _FLAGS = (
     "disable_overlap_schedule",
     "disable_hybrid_swa_memory",
     "disable_cuda_graph",
+    "enable_deepseek_v4_fp4_indexer",
 )
 
 _CHOICES = {
@@ -53,6 +54,8 @@ _CHOICES = {
     "SGLANG_MAMBA_CONV_DTYPE": ("float32", "bfloat16", "float16"),
     "SGLANG_MAMBA_SSM_DTYPE": ("float32", "bfloat16", "float16"),
     "disaggregation_mode": ("null", "prefill", "decode"),
+    "dsv4_attn_backend": ("auto", "flashmla", "trtllm"),
+    "SGLANG_DSV4_COMPRESS_STATE_DTYPE": ("float32", "bfloat16"),
     "prefill_kv_cache_dequant_dtype": ("auto", "fp8_e4m3", "nvfp4"),
     "speculative_algorithm": ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH"),
 }

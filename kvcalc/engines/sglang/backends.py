@@ -15,6 +15,7 @@ from kvcalc.engines.sglang.families import (
     BLACKWELL_BACKENDS,
     LATENT_DEFAULT,
     PAGE_64_WITH_EXTRA_BUFFER,
+    is_compressed,
     is_latent,
 )
 
@@ -22,6 +23,7 @@ __all__ = ["Backends", "default_backend", "page_of"]
 
 _DSA_PAGE = 64
 _FA4_PAGE = 128
+_COMPRESSED_PAGE = 256
 _PAGES = {
     # Backend -> the pages that it reads, and the one taken in place of any other.
     "trtllm_mha": ((16, 32, 64, 128), 64),
@@ -93,16 +95,13 @@ def page_of(
     Raises:
         UnsupportedError: DSA under decode context parallelism with pages that are no page of 64.
     """
-    page, why = asked, ""
     if not any(cache.rows() for _, cache in model.caches()):
-        return page or 1  # states alone
-    if any(cache.kind == "indexer" for _, cache in model.caches()):
-        page, why = _DSA_PAGE, "the sparse-attention indexer"
-    for backend in dict.fromkeys((backends.prefill, backends.decode)):
-        if backend in _PAGES and page not in _PAGES[backend][0]:
-            page, why = _PAGES[backend][1], backend
-    if "fa4" in (backends.prefill, backends.decode) and card.sm100 and not is_latent(model):
-        page, why = _FA4_PAGE, "fa4"
+        return asked or 1  # states alone
+    if is_compressed(model):
+        if asked not in (None, _COMPRESSED_PAGE):
+            notes.append(f"pages of {_COMPRESSED_PAGE} tokens instead of {asked}: dsv4's alone")
+        return _COMPRESSED_PAGE
+    page, why = _read_by(model, card, backends, asked)
     if page is None:
         return 1
     if why and page != asked:
@@ -111,3 +110,18 @@ def page_of(
     if page < 1:
         raise UnsupportedError(f"pages of {page} tokens", hint="give page_size")
     return page
+
+
+def _read_by(
+    model: ModelSpec, card: Card, backends: Backends, asked: int | None
+) -> tuple[int | None, str]:
+    """Return the page that the kernels read, and which of them has its way."""
+    page, why = asked, ""
+    if any(cache.kind == "indexer" for _, cache in model.caches()):
+        page, why = _DSA_PAGE, "the sparse-attention indexer"
+    for backend in dict.fromkeys((backends.prefill, backends.decode)):
+        if backend in _PAGES and page not in _PAGES[backend][0]:
+            page, why = _PAGES[backend][1], backend
+    if "fa4" in (backends.prefill, backends.decode) and card.sm100 and not is_latent(model):
+        page, why = _FA4_PAGE, "fa4"
+    return page, why

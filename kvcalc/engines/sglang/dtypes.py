@@ -18,7 +18,7 @@ from kvcalc.core.kind import StateTensor
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines.sglang.backends import Backends
 from kvcalc.engines.sglang.card import Card
-from kvcalc.engines.sglang.families import CONFIGURED_STATE_DTYPE, is_latent
+from kvcalc.engines.sglang.families import CONFIGURED_STATE_DTYPE, is_compressed, is_latent
 
 __all__ = ["KV_WORDS", "Layout", "StateDtypes", "in_dtype", "kv_word", "layout_of", "state_dtypes"]
 
@@ -107,6 +107,8 @@ def _sparse(model: ModelSpec) -> bool:
 
 
 def _auto(model: ModelSpec, card: Card, notes: list[str]) -> str:
+    if is_compressed(model):
+        return "fp8_e4m3"
     if _sparse(model):
         word = "fp8_e4m3" if card.since_blackwell else "bfloat16"
         notes.append(f"auto is {word} for sparse attention on {card.name}")
@@ -118,6 +120,11 @@ def _auto(model: ModelSpec, card: Card, notes: list[str]) -> str:
 
 
 def _check(model: ModelSpec, word: str, card: Card) -> None:
+    if is_compressed(model) and word != "fp8_e4m3":
+        raise UnsupportedError(
+            f"SGLang keeps no {word} cache of compressed attention",
+            hint="choose --kv-cache-dtype auto or fp8_e4m3",
+        )
     if _sparse(model) and word not in ("bfloat16", "fp8_e4m3"):
         raise UnsupportedError(
             f"SGLang keeps no {word} cache for sparse attention",
@@ -140,7 +147,12 @@ def _check(model: ModelSpec, word: str, card: Card) -> None:
 
 
 def layout_of(
-    model: ModelSpec, word: str, card: Card, backends: Backends, prefill: str | None
+    model: ModelSpec,
+    word: str,
+    card: Card,
+    backends: Backends,
+    prefill: str | None,
+    compressed: str | None,
 ) -> Layout:
     """Return how rows are kept.
 
@@ -155,7 +167,18 @@ def layout_of(
         card: what it runs on.
         backends: the kernels in use.
         prefill: prefill_kv_cache_dequant_dtype; None or `auto` for the card's own.
+        compressed: dsv4_attn_backend, DeepSeek-V4's kernels; TensorRT-LLM's read rows all in fp8.
+
+    Raises:
+        UnsupportedError: kernels that the card has not.
     """
+    if is_compressed(model):
+        if compressed == "trtllm" and not card.sm100:
+            raise UnsupportedError(
+                f"dsv4_attn_backend trtllm does not run on {card.name}", hint="leave it out"
+            )
+        rows = "fp8_e4m3" if compressed == "trtllm" else "fp8_ds_mla"
+        return Layout(kv_dtype(rows, model.dtype))
     name = {"auto": model.dtype, "fp4_mx_block16": "nvfp4"}.get(word, word)
     if _sparse(model) and word == "fp8_e4m3":
         both = (backends.dsa_prefill, backends.dsa_decode)

@@ -17,7 +17,9 @@ __all__ = [
     "STATEFUL",
     "WINDOWED",
     "WINDOWED_AT_FIRST",
+    "is_compressed",
     "is_latent",
+    "keeps_states",
 ]
 
 WINDOWED = frozenset(
@@ -147,3 +149,15 @@ LATENT_DEFAULT = frozenset(
 def is_latent(model: ModelSpec) -> bool:
     """Whether the model keeps latents (MLA)."""
     return any(cache.kind == "mla" for _, cache in model.caches())
+
+
+def is_compressed(model: ModelSpec) -> bool:
+    """Whether the model keeps entries for many tokens (DeepSeek-V4)."""
+    kinds = ("compressed_attention", "sliding_mla")
+    return any(cache.kind in kinds for _, cache in model.caches())
+
+
+def keeps_states(model: ModelSpec) -> bool:
+    """Whether the model keeps recurrent states; tokens that wait to be folded are none."""
+    waiting = ("compressed_attention", "indexer")
+    return any(cache.states() for _, cache in model.caches() if cache.kind not in waiting)

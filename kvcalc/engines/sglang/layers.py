@@ -35,7 +35,7 @@ from kvcalc.core.recurrent import (
     ShortConv,
 )
 from kvcalc.engines.sglang.dtypes import Layout
-from kvcalc.engines.sglang.families import STATEFUL
+from kvcalc.engines.sglang.families import STATEFUL, keeps_states
 from kvcalc.engines.sglang.settings import Settings
 
 __all__ = [
@@ -122,11 +122,6 @@ def check_served(model: ModelSpec) -> None:
             hint="use --engine none for the model's own arithmetic",
         )
     for _, cache in model.caches():
-        if cache.kind in ("compressed_attention", "sliding_mla"):
-            raise UnsupportedError(
-                f"SGLang's pools of compressed attention ({model.name}) are not modelled",
-                hint="use --engine none for the model's own arithmetic, or --engine vllm",
-            )
         if isinstance(cache, Indexer) and cache.index_dtype != "fp8_block128":
             raise UnsupportedError(
                 f"SGLang's pools of {model.name}'s sparse attention are not modelled",
@@ -151,7 +146,7 @@ def check_settings(model: ModelSpec, settings: Settings) -> None:
         UnsupportedError: naming the setting.
     """
     kinds = {cache.kind for _, cache in model.caches()}
-    stateful = any(cache.states() for _, cache in model.caches())
+    stateful = keeps_states(model)
     if settings.dcp > 1 and (stateful or "sliding_window" in kinds or "chunked_attention" in kinds):
         raise UnsupportedError(
             "decode context parallelism of windows and states is not modelled for SGLang",

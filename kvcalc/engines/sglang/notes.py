@@ -14,7 +14,13 @@ from kvcalc.engines.sglang.requests import LEAST_REQUESTS, MOST_REQUESTS, table_
 from kvcalc.engines.sglang.settings import Settings
 from kvcalc.engines.sglang.version import NEWEST
 
-__all__ = ["CONVENTION", "explain", "not_modelled"]
+__all__ = [
+    "CONVENTION",
+    "compressed_not_modelled",
+    "explain",
+    "explain_compressed",
+    "not_modelled",
+]
 
 CONVENTION = (
     (
@@ -39,6 +45,36 @@ def explain(
         *_table(ranks, settings),
         *_context_parallel(model, settings),
     ]
+
+
+def explain_compressed(ranks: tuple[Rank, ...], settings: Settings) -> list[str]:
+    """Return the notes of a plan of compressed attention."""
+    price = (ranks[0].sizing.price if ranks[0].sizing is not None else None) or 0.0
+    told = [
+        (
+            f"{settings.window_ratio} window tokens for every token; with them a token is charged"
+            f" {price:,.2f} B"
+        ),
+        (
+            f"{format_count(settings.max_requests or 0)} requests at once have the states of an"
+            " entry of 128 tokens in the making, paid for before any token (max_running_requests)"
+        ),
+    ]
+    if settings.attn_tp > 1:
+        told.append(f"each of {settings.attn_tp} ranks keeps the rows of all its requests")
+    return [*told, *_padding(ranks), *_table(ranks, settings)]
+
+
+def compressed_not_modelled(settings: Settings) -> tuple[str, ...]:
+    """Return what a plan of compressed attention leaves out."""
+    return (
+        "the table from tokens to window tokens: 8 B a token, beside the budget",
+        (
+            f"window tokens out of reach are given back every {settings.eviction_interval} steps,"
+            " so that a request can hold a page more"
+        ),
+        "mem_fraction_static by default, which depends on the graphs that are captured",
+    )
 
 
 def _fraction(model: ModelSpec, settings: Settings) -> Iterator[str]:

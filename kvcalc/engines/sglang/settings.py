@@ -23,7 +23,13 @@ from kvcalc.engines.sglang.dtypes import (
     layout_of,
     state_dtypes,
 )
-from kvcalc.engines.sglang.families import EXTRA_BUFFER, WINDOWED, WINDOWED_AT_FIRST
+from kvcalc.engines.sglang.families import (
+    EXTRA_BUFFER,
+    WINDOWED,
+    WINDOWED_AT_FIRST,
+    is_compressed,
+    keeps_states,
+)
 from kvcalc.engines.sglang.memory import default_chunk
 from kvcalc.engines.sglang.speculation import DEFAULT_REQUESTS, Speculation, speculation_of
 from kvcalc.engines.sglang.version import Release, release
@@ -32,6 +38,8 @@ __all__ = ["Settings", "resolve"]
 
 _DEFAULT_CONTEXT = 8192
 _WINDOW_RATIO = 0.8
+_COMPRESSED_RATIO = 0.1
+_COMPRESSED_REQUESTS = 256
 _STATE_RATIO = 0.9
 _EVICTION_INTERVAL = 128
 
@@ -54,6 +62,8 @@ class Settings(NamedTuple):
         tracked: how states are tracked: no_buffer, extra_buffer or extra_buffer_lazy.
         own_windows: windows have a pool of their own.
         mem_fraction: memory for weights and cache, as asked for; None for the default.
+        fp4_indexer: index keys of DeepSeek-V4 are kept in four bits.
+        waiting_dtype: dtype of its tokens that wait to be folded.
     """
 
     release: Release
@@ -87,6 +97,13 @@ class Settings(NamedTuple):
     graph_batch: int | None
     graphs: bool
     speculation: Speculation | None
+    fp4_indexer: bool = False
+    waiting_dtype: str = "float32"
+
+    @property
+    def whole_fp8(self) -> bool:
+        """Whether DeepSeek-V4's rows are all in fp8, without scales: TensorRT-LLM's kernels."""
+        return self.layout.dtype.name == "fp8_e4m3"
 
     @property
     def states_per_request(self) -> int:
@@ -158,8 +175,7 @@ def resolve(
     tracked, overlap = _tracking(model, strategy, radix=radix, overlap=overlap, page=page)
     backends = _backends(model, deployment, arguments, card, speculation, word, tracked, radix)
     page = page_of(model, card, backends, page, notes)
-    stateful = any(cache.states() for _, cache in model.caches())
-    if stateful and radix and tracked == "no_buffer" and page > 1:
+    if keeps_states(model) and radix and tracked == "no_buffer" and page > 1:
         raise UnsupportedError(
             f"SGLang keeps prefixes of {model.name} with pages of one token alone, not {page}",
             hint="disable_radix_cache, or choose another attention backend",
@@ -173,8 +189,9 @@ def resolve(
     requests = arguments.integer(
         "max_running_requests", deployment.max_num_seqs, called="max_num_seqs"
     )
-    if requests is None and speculation is not None:
-        requests = DEFAULT_REQUESTS
+    compressed = is_compressed(model)
+    if requests is None and (speculation is not None or compressed):
+        requests = _COMPRESSED_REQUESTS if compressed else DEFAULT_REQUESTS
     chunk = arguments.integer(
         "chunked_prefill_size",
         deployment.max_num_batched_tokens,
@@ -191,7 +208,12 @@ def resolve(
         dtype=model.dtype,
         word=word,
         layout=layout_of(
-            model, word, card, backends, arguments.word("prefill_kv_cache_dequant_dtype")
+            model,
+            word,
+            card,
+            backends,
+            arguments.word("prefill_kv_cache_dequant_dtype"),
+            arguments.word("dsv4_attn_backend"),
         ),
         states=state_dtypes(
             model,
@@ -218,7 +240,8 @@ def resolve(
             deployment.disable_hybrid_kv_cache_manager,
             called="disable_hybrid_kv_cache_manager",
         ),
-        window_ratio=arguments.number("swa_full_tokens_ratio") or _WINDOW_RATIO,
+        window_ratio=arguments.number("swa_full_tokens_ratio")
+        or (_COMPRESSED_RATIO if compressed else _WINDOW_RATIO),
         state_ratio=arguments.number("mamba_full_memory_ratio") or _STATE_RATIO,
         max_states=arguments.integer("max_mamba_cache_size"),
         eviction_interval=_or(
@@ -232,6 +255,8 @@ def resolve(
             "disable_cuda_graph", deployment.enforce_eager, called="enforce_eager"
         ),
         speculation=speculation,
+        fp4_indexer=arguments.flag("enable_deepseek_v4_fp4_indexer"),
+        waiting_dtype=arguments.word("SGLANG_DSV4_COMPRESS_STATE_DTYPE") or "float32",
     )
     return model, settings
 
@@ -291,8 +316,7 @@ def _tracking(
     Raises:
         UnsupportedError: extra slots for a model that has none.
     """
-    stateful = any(cache.states() for _, cache in model.caches())
-    if not stateful or not radix:
+    if not keeps_states(model) or not radix:
         return ("no_buffer" if strategy == "auto" else strategy), overlap
     able = model.architecture in EXTRA_BUFFER
     if strategy == "auto":

@@ -314,7 +314,6 @@ def test_cache_bytes() -> None:
         ("llama-3.1-8b", {}, {"num_speculative_tokens": 3}, "no layers that propose"),
         ("deepseek-v3", {}, {"kv_cache_dtype": "mxfp8", "gpu": "b200"}, "no mxfp8 cache for MLA"),
         ("deepseek-v3.2", {}, {"kv_cache_dtype": "fp8_e5m2"}, "for sparse attention"),
-        ("deepseek-v4-flash", {}, {}, "compressed attention"),
         ("minimax-m3", {}, {}, "sparse attention are not modelled"),
         ("rwkv-5-world-3b", {}, {}, "does not serve models with rwkv"),
         ("jamba-v0.1", {}, {}, "keeps no states of JambaForCausalLM"),
