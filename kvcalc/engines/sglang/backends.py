@@ -17,6 +17,7 @@ from kvcalc.engines.sglang.families import (
     PAGE_64_WITH_EXTRA_BUFFER,
     is_compressed,
     is_latent,
+    is_minimax_sparse,
 )
 
 __all__ = ["Backends", "default_backend", "page_of"]
@@ -24,6 +25,8 @@ __all__ = ["Backends", "default_backend", "page_of"]
 _DSA_PAGE = 64
 _FA4_PAGE = 128
 _COMPRESSED_PAGE = 256
+_SPARSE_PAGE = 128
+_SPARSE_BACKENDS = ("fa3", "fa4", "trtllm_mha")
 _PAGES = {
     # Backend -> the pages that it reads, and the one taken in place of any other.
     "trtllm_mha": ((16, 32, 64, 128), 64),
@@ -52,12 +55,13 @@ def _asymmetric(model: ModelSpec) -> bool:
     )
 
 
-def default_backend(model: ModelSpec, card: Card, *, topk: int, tracked: bool) -> str:
+def default_backend(model: ModelSpec, card: Card, word: str, *, topk: int, tracked: bool) -> str:
     """Return the backend that serves a model where none is asked for.
 
     Args:
         model: as published.
         card: what it runs on.
+        word: the KV cache dtype in SGLang's words.
         topk: branches of a tree of proposed tokens; 1 without speculation.
         tracked: states are tracked in extra slots, or no prefix is kept.
     """
@@ -69,12 +73,13 @@ def default_backend(model: ModelSpec, card: Card, *, topk: int, tracked: bool) -
             return "trtllm_mla" if name in LATENT_DEFAULT else "flashinfer"
         return "triton"
     if card.sm100:
+        if is_minimax_sparse(model):
+            return "trtllm_mha" if word == "fp8_e4m3" else "fa4"
         if name in PAGE_64_WITH_EXTRA_BUFFER and not tracked:
             return "triton"
-        if name in BLACKWELL_BACKENDS:
-            return BLACKWELL_BACKENDS[name]
-        if topk == 1:
-            return "fa4" if _asymmetric(model) else "trtllm_mha"
+        chosen = BLACKWELL_BACKENDS.get(name)
+        if chosen is not None or topk == 1:
+            return chosen or ("fa4" if _asymmetric(model) else "trtllm_mha")
     if card.hopper and topk == 1:
         return "fa3"
     return "triton" if "attention_sinks" in model.traits else "flashinfer"
@@ -117,7 +122,10 @@ def _read_by(
 ) -> tuple[int | None, str]:
     """Return the page that the kernels read, and which of them has its way."""
     page, why = asked, ""
-    if any(cache.kind == "indexer" for _, cache in model.caches()):
+    if is_minimax_sparse(model):
+        if asked is None and backends.prefill in _SPARSE_BACKENDS and (card.hopper or card.sm100):
+            page, why = _SPARSE_PAGE, "MiniMax's sparse attention"
+    elif any(cache.kind == "indexer" for _, cache in model.caches()):
         page, why = _DSA_PAGE, "the sparse-attention indexer"
     for backend in dict.fromkeys((backends.prefill, backends.decode)):
         if backend in _PAGES and page not in _PAGES[backend][0]:

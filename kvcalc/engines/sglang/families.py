@@ -15,10 +15,12 @@ __all__ = [
     "LATENT_DEFAULT",
     "PAGE_64_WITH_EXTRA_BUFFER",
     "STATEFUL",
+    "UNSERVED",
     "WINDOWED",
     "WINDOWED_AT_FIRST",
     "is_compressed",
     "is_latent",
+    "is_minimax_sparse",
     "keeps_states",
 ]
 
@@ -144,6 +146,18 @@ LATENT_DEFAULT = frozenset(
     }
 )
 """MLA models that run on trtllm_mla by default on B200 (model_overrides/deepseek_v2.py)."""
+
+
+UNSERVED = {
+    "MiniMaxM3ForCausalLM": "MiniMaxM3SparseForCausalLM or MiniMaxM3SparseForConditionalGeneration",
+}
+"""Architecture that SGLang has not -> the name under which it serves such models."""
+
+
+def is_minimax_sparse(model: ModelSpec) -> bool:
+    """Whether the model is MiniMax-M3: plain heads with an indexer's key beside them."""
+    indexed = any(cache.kind == "indexer" for _, cache in model.caches())
+    return indexed and not is_latent(model) and not is_compressed(model)
 
 
 def is_latent(model: ModelSpec) -> bool:

@@ -220,6 +220,8 @@ def not_modelled(stages: list[Stage], settings: Settings) -> tuple[str, ...]:
             f"window tokens out of reach are given back every {settings.eviction_interval} steps: a"
             f" request can hold up to {format_count(interval)} more than its window"
         )
+    if settings.index_dtype is not None and settings.card.blackwell:
+        told.append("the packed rows of a checkpoint of minimax_m3_nvfp4 (MiniMax-M3.1)")
     told.extend(_rest_of_a_cap(stages, settings))
     if stages[0].kept.states is not None and settings.radix:
         told.append("at which tokens a prefix with states can be taken up")

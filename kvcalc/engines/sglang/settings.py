@@ -19,6 +19,7 @@ from kvcalc.engines.sglang.dtypes import (
     Layout,
     StateDtypes,
     in_dtype,
+    index_dtype,
     kv_word,
     layout_of,
     state_dtypes,
@@ -64,6 +65,7 @@ class Settings(NamedTuple):
         mem_fraction: memory for weights and cache, as asked for; None for the default.
         fp4_indexer: index keys of DeepSeek-V4 are kept in four bits.
         waiting_dtype: dtype of its tokens that wait to be folded.
+        index_dtype: dtype of MiniMax-M3's index keys; None where an indexer has its own.
     """
 
     release: Release
@@ -99,6 +101,7 @@ class Settings(NamedTuple):
     speculation: Speculation | None
     fp4_indexer: bool = False
     waiting_dtype: str = "float32"
+    index_dtype: str | None = None
 
     @property
     def whole_fp8(self) -> bool:
@@ -256,6 +259,7 @@ def resolve(
         ),
         speculation=speculation,
         fp4_indexer=arguments.flag("enable_deepseek_v4_fp4_indexer"),
+        index_dtype=index_dtype(model, word, card, backends.decode),
         waiting_dtype=arguments.word("SGLANG_DSV4_COMPRESS_STATE_DTYPE") or "float32",
     )
     return model, settings
@@ -346,6 +350,7 @@ def _backends(
     main = asked or default_backend(
         model,
         card,
+        word,
         topk=speculation.topk if speculation else 1,
         tracked=tracked != "no_buffer" or not radix or speculation is not None,
     )

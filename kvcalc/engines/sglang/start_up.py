@@ -108,5 +108,6 @@ def _allocated(plan: CachePlan, pool: Pool, units: int) -> str:
         if plan.kv_cache_dtype == "nvfp4":
             total = total * 8 // 9  # the line leaves the scales out: a byte in nine
         return f"{head} KV size: {total / _GIB:.2f} GB"
+    total -= slots * sum(rows.payload.get("index", 0) for rows in group.rows)
     k = total * shares["k"] // sum(shares.values())
     return f"{head} K size: {k / _GIB:.2f} GB, V size: {(total - k) / _GIB:.2f} GB"

@@ -13,6 +13,7 @@ from kvcalc.core.errors import KvcalcError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan, start_up_log
+from kvcalc.engines.sglang.start_up import pool_sizes
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from tests.engines.compact import read_lines
@@ -128,3 +129,26 @@ def test_compressed_attention_is_refused(
             load_model("deepseek-v4-flash"),
             Deployment(engine="sglang", engine_args=args, **settings),
         )
+
+
+@pytest.mark.parametrize("row", _named("MiniMaxSparseKVPool"))
+def test_minimax_sparse_attention(row: dict[str, Any]) -> None:
+    """K and V of all layers and the keys of the indexers, in one byte where kernels read such."""
+    asked = row["built_with"]
+    fp8 = asked["dtype"].startswith("float8")
+    narrow = asked["index"].startswith("float8")
+    deployment = Deployment(
+        engine="sglang",
+        block_size=asked["page"],
+        tensor_parallel_size=4 // asked["heads"],
+        kv_cache_dtype="fp8_e4m3" if fp8 else "auto",
+        gpu=load_gpu("h100-80gb" if narrow or not fp8 else "a100-80gb"),
+        engine_args={"max_total_tokens": row["tokens"]},
+    )
+    planned = plan(load_model("minimax-m3-nvfp4"), deployment)
+    (made,) = planned.capacity(2**40).pools
+    (line, *_) = start_up_log(planned, 2**40)
+
+    assert pool_sizes(planned.rank.pools[0], made.units) == row["held"]
+    assert made.total_bytes == sum(row["held"].values())
+    assert f"K size: {row['held']['k'] / 2**30:.2f} GB, V size" in line
