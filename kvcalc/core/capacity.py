@@ -134,7 +134,9 @@ def _sized_units(rank: Rank, usable: int) -> tuple[int, ...]:
     counts = rank.sizing.counts(usable)
     page = rank.sizing.page_tokens
     return tuple(
-        counts.of(pool.sized) // (page if pool.sized in ("tokens", "window") else 1)
+        pool.units
+        if pool.units is not None
+        else counts.of(pool.sized) // (page if pool.sized in ("tokens", "window") else 1)
         for pool in rank.pools
     )
 
@@ -343,7 +345,13 @@ def _overhead(
     )
     if budget is None or plan.split == "fungible":
         return reserved
-    return reserved + max(0, budget - rank.fixed_bytes - sum(p.total_bytes for p in pools))
+    beside = plan.split == "tokens"  # there, what the settings fix is not paid for by the budget
+    paid = sum(
+        q.total_bytes
+        for p, q in zip(rank.pools, pools, strict=True)
+        if not beside or p.units is None
+    )
+    return reserved + max(0, budget - rank.fixed_bytes - paid)
 
 
 def requests_that_fit(plan: CachePlan, kv_cache_bytes: int, lengths: Lengths) -> Fraction:
