@@ -31,6 +31,7 @@ from kvcalc.engines.sglang.families import (
     is_compressed,
     keeps_states,
 )
+from kvcalc.engines.sglang.host import Host, host_of
 from kvcalc.engines.sglang.memory import default_chunk
 from kvcalc.engines.sglang.speculation import DEFAULT_REQUESTS, Speculation, speculation_of
 from kvcalc.engines.sglang.version import Release, release
@@ -43,6 +44,8 @@ _COMPRESSED_RATIO = 0.1
 _COMPRESSED_REQUESTS = 256
 _STATE_RATIO = 0.9
 _EVICTION_INTERVAL = 128
+_WITHOUT_WINDOWS_ON_HOST = "Step3p5ForCausalLM"
+"""Its windows have no pool of their own where prefixes are copied to the host (overrides.py)."""
 
 
 class Settings(NamedTuple):
@@ -65,6 +68,7 @@ class Settings(NamedTuple):
         mem_fraction: memory for weights and cache, as asked for; None for the default.
         fp4_indexer: index keys of DeepSeek-V4 are kept in four bits.
         waiting_dtype: dtype of its tokens that wait to be folded.
+        host: copies in host memory (HiCache); None without.
         index_dtype: dtype of MiniMax-M3's index keys; None where an indexer has its own.
     """
 
@@ -102,6 +106,7 @@ class Settings(NamedTuple):
     fp4_indexer: bool = False
     waiting_dtype: str = "float32"
     index_dtype: str | None = None
+    host: Host | None = None
 
     @property
     def whole_fp8(self) -> bool:
@@ -238,6 +243,10 @@ def resolve(
         overlap=overlap,
         tracked=tracked,
         own_windows=(model.architecture in (WINDOWED_AT_FIRST if wanted.first_read else WINDOWED))
+        and not (
+            model.architecture == _WITHOUT_WINDOWS_ON_HOST
+            and arguments.flag("enable_hierarchical_cache")
+        )
         and not arguments.flag(
             "disable_hybrid_swa_memory",
             deployment.disable_hybrid_kv_cache_manager,
@@ -253,12 +262,17 @@ def resolve(
         role=arguments.word("disaggregation_mode") or "null",
         extra_slots=_or(arguments.integer("disaggregation_decode_extra_slots"), 0),
         mem_fraction=arguments.number("mem_fraction_static"),
-        graph_batch=arguments.integer("cuda_graph_max_bs"),
+        graph_batch=arguments.integer(
+            "cuda_graph_max_bs_decode",
+            arguments.integer("cuda_graph_max_bs"),
+            called="cuda_graph_max_bs",
+        ),
         graphs=not arguments.flag(
             "disable_cuda_graph", deployment.enforce_eager, called="enforce_eager"
         ),
         speculation=speculation,
         fp4_indexer=arguments.flag("enable_deepseek_v4_fp4_indexer"),
+        host=host_of(arguments, role=arguments.word("disaggregation_mode")),
         index_dtype=index_dtype(model, word, card, backends.decode),
         waiting_dtype=arguments.word("SGLANG_DSV4_COMPRESS_STATE_DTYPE") or "float32",
     )

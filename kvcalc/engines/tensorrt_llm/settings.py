@@ -13,6 +13,7 @@ from kvcalc.core.dtypes import KvDtype, element_bytes, kv_dtype
 from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
+from kvcalc.engines.tensorrt_llm.options import HARMLESS, NOT_MODELLED
 from kvcalc.engines.tensorrt_llm.version import release
 
 __all__ = ["DEFAULT_BLOCK", "KNOWN_ARGUMENTS", "Settings", "resolve"]
@@ -35,7 +36,7 @@ KNOWN_ARGUMENTS = (
     "tokens_per_block",
     "use_kv_cache_manager_v2",
 )
-"""What `engine_args` may hold; anything else is refused by name."""
+"""What `engine_args` may hold that counts; what is neither known nor harmless is refused."""
 
 _FIELDS = {
     "engine", "engine_version", "gpu", "dtype", "tensor_parallel_size", "pipeline_parallel_size",
@@ -103,7 +104,12 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
             raise UnsupportedError(f"{name} is not modelled for TensorRT-LLM", hint="leave it out")
     args = deployment.engine_args
     for name in args:
-        if name not in KNOWN_ARGUMENTS:
+        if name in NOT_MODELLED:
+            raise UnsupportedError(
+                f"{name} is not modelled for TensorRT-LLM ({NOT_MODELLED[name]})",
+                hint="leave it out",
+            )
+        if name not in KNOWN_ARGUMENTS and name not in HARMLESS:
             raise UnknownNameError("TensorRT-LLM setting", name, KNOWN_ARGUMENTS)
     if (_whole(args, "max_beam_width") or 1) > 1:
         raise UnsupportedError(
