@@ -1,4 +1,4 @@
-"""TensorRT-LLM's other settings: those that change the cache and are not modelled, and the harmless.
+"""TensorRT-LLM's other settings: what changes the cache and is not modelled, and the harmless.
 
 llmapi/llm_args.py (KvCacheConfig, BaseLlmArgs, TorchLlmArgs) of 1.2; what is modelled is in
 `settings`.
