@@ -73,6 +73,11 @@ def check_compressed(model: ModelSpec, settings: Settings) -> None:
             f"SGLang proposes tokens for {model.name} by EAGLE with one branch alone",
             hint="use the model's own layers that propose (mtp)",
         )
+    if any(not isinstance(c, SlidingMla) for run in spec.layers for c in run.caches):
+        raise UnsupportedError(
+            f"a draft model of another kind than {model.name} is not modelled for SGLang",
+            hint="use the model's own layers that propose (mtp)",
+        )
     if spec.tokens > _MOST_PROPOSED:
         raise UnsupportedError(
             f"{spec.tokens} tokens verified at once: SGLang keeps {_MOST_PROPOSED} of {model.name}"

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from kvcalc.core.attention import ChunkedAttention, FullAttention, SlidingWindow
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv, format_count, format_number_of
-from kvcalc.engines.tensorrt_llm.blocks import estimated_bytes_per_token, offset_table_bytes
+from kvcalc.engines.tensorrt_llm.blocks import (
+    estimated_bytes_per_token,
+    host_blocks,
+    offset_table_bytes,
+)
 from kvcalc.engines.tensorrt_llm.layers import Kept, States
 from kvcalc.engines.tensorrt_llm.settings import Settings
 
@@ -34,6 +38,7 @@ def explain(
         *_estimator(model, stages[0], settings),
         *_windows(model, stages[0], settings),
         *_table(stages[0], settings),
+        *_host(stages[0], settings),
     ]
 
 
@@ -113,6 +118,14 @@ def _table(kept: list[Kept], settings: Settings) -> Iterator[str]:
     yield f"the table of block offsets takes {format_count(size)} B of pinned host memory"
 
 
+def _host(kept: list[Kept], settings: Settings) -> Iterator[str]:
+    """Say how many blocks host memory has room for: calculate_max_num_blocks."""
+    if settings.host_bytes and len(kept) == 1 and not settings.v2:
+        (part,) = kept
+        blocks = host_blocks(settings.host_bytes, part.cell, settings.block)
+        yield f"host memory has room for {format_number_of(blocks, 'block')} beside the GPU's"
+
+
 def not_modelled(settings: Settings, *, several: bool) -> tuple[str, ...]:
     """Return what the plan leaves out, with its size where that is known."""
     told = []
@@ -120,6 +133,8 @@ def not_modelled(settings: Settings, *, several: bool) -> tuple[str, ...]:
         told.append("how KVCacheManagerV2 shares its quota at first among the windows' pools")
     if several and not settings.v2:
         told.append("windows cut down where the memory does not hold one sequence")
+    if settings.host_bytes and (several or settings.v2):
+        told.append("how host memory is shared among the windows, and KVCacheManagerV2's")
     if settings.proposed:
         told.append("releases after 1.2 that keep one layer for all proposed tokens")
     if settings.stateful:

@@ -12,7 +12,6 @@ NOT_MODELLED = {
     "context_parallel_size": "context parallelism",
     "cp_config": "context parallelism",
     "cross_kv_cache_fraction": "caches of cross-attention",
-    "host_cache_size": "blocks in host memory, beside the GPU's",
     "kv_connector_config": "blocks kept outside the engine",
     "max_gpu_total_bytes": "say it as the bytes of the cache (kv_cache_bytes)",
     "max_util_for_resume": "when KVCacheManagerV2 takes requests up again",

@@ -27,6 +27,7 @@ KNOWN_ARGUMENTS = (
     "enable_attention_dp",
     "enable_block_reuse",
     "free_gpu_memory_fraction",
+    "host_cache_size",
     "mamba_ssm_cache_dtype",
     "max_attention_window",
     "max_batch_size",
@@ -67,6 +68,7 @@ class Settings(NamedTuple):
         reuse: blocks are shared by requests with a common beginning.
         v2: KVCacheManagerV2 and not KVCacheManager.
         fraction: free_gpu_memory_fraction: the cache's part of what is free after the weights.
+        host_bytes: host_cache_size: blocks in host memory, beside the GPU's; 0 for none.
         model_dtype: dtype of the model and of its convolution states.
         state_dtype: dtype of recurrent states.
         stateful: the model keeps states.
@@ -86,6 +88,7 @@ class Settings(NamedTuple):
     reuse: bool
     v2: bool
     fraction: float
+    host_bytes: int
     model_dtype: str
     state_dtype: str
     stateful: bool
@@ -141,6 +144,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         reuse=_reuse(model, reuse, notes),
         v2=bool(_flag(args, "use_kv_cache_manager_v2")),
         fraction=_fraction(args),
+        host_bytes=_whole(args, "host_cache_size") or 0,
         model_dtype=_model_dtype(model, deployment),
         state_dtype=_state_dtype(model, deployment),
         stateful=any(cache.states() for _, cache in model.caches()),

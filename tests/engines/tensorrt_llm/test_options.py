@@ -61,3 +61,19 @@ def test_the_harmless_change_nothing() -> None:
 def test_a_setting_that_it_has_not() -> None:
     with pytest.raises(KvcalcError, match="unknown TensorRT-LLM setting 'page_size'"):
         _plan({"page_size": 64})
+
+
+def test_blocks_in_host_memory() -> None:
+    """They are beside the GPU's, which stay as they are."""
+    found = _plan({"host_cache_size": 10**10})
+
+    assert found.ranks == _plan({}).ranks
+    assert "host memory has room for 2,384 blocks beside the GPU's" in found.notes
+    windowed = plan(
+        load_model("gpt-oss-20b"),
+        Deployment(
+            engine="tensorrt-llm",
+            engine_args={"host_cache_size": 10**10, "max_attention_window": "model"},
+        ),
+    )
+    assert any("how host memory is shared" in line for line in windowed.unsupported)

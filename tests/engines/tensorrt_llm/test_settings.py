@@ -8,6 +8,7 @@ import pytest
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
+from kvcalc.core.plan_summary import summarise
 from kvcalc.engines import plan, start_up_log
 from kvcalc.models import load_model
 
@@ -112,6 +113,17 @@ def test_states_lie_beside_the_budget() -> None:
         f"Mamba Cache is allocated. max_mamba_cache_size: 64, conv_state size:"
         f" {64 * conv / 2**30:.2f}GB, ssm_state size: {64 * ssm / 2**30:.2f}GB"
     )
+
+
+def test_states_beside_the_budget_are_no_reason_to_fail() -> None:
+    """2,048 requests' states are more than the blocks' memory, and are not paid for by it."""
+    found = plan(load_model("nemotron-3-nano-30b-a3b"), Deployment(engine="tensorrt-llm"))
+    said = summarise(found, kv_cache_bytes=20 * 2**30)
+    (note,) = [line for line in said.notes if "beside the budget" in line]
+
+    assert "2,048 requests (max_batch_size)" in note
+    assert not any("allocating them would fail" in line for line in said.notes)
+    assert found.capacity(20 * 2**30).fits
 
 
 def test_states_of_the_dtype_asked_for() -> None:
