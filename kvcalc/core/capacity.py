@@ -146,7 +146,9 @@ def _sized_units(rank: Rank, usable: int) -> tuple[int, ...]:
     counts = rank.sizing.counts(usable)
     page = rank.sizing.page_tokens
     return tuple(
-        counts.of(pool.sized) // (page if pool.sized in ("tokens", "window") else 1)
+        pool.units
+        if pool.units is not None
+        else counts.of(pool.sized) // (page if pool.sized in ("tokens", "window") else 1)
         for pool in rank.pools
     )
 
@@ -433,7 +435,12 @@ def _overhead(
     )
     if budget is None or plan.split == "fungible":
         return reserved
-    paid = sum(q.total_bytes for p, q in zip(rank.pools, pools, strict=True) if not p.beside)
+    beside = plan.split == "tokens"  # there, what the settings fix is not paid for by the budget
+    paid = sum(
+        q.total_bytes
+        for p, q in zip(rank.pools, pools, strict=True)
+        if not p.beside and not (beside and p.units is not None)
+    )
     return reserved + max(0, budget - rank.fixed_bytes - paid)
 
 

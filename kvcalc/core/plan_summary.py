@@ -187,9 +187,8 @@ def _keeps(rule: Rule) -> str:
             return f"every token of sequences {bound} tokens"
         case Fixed(tokens=tokens):
             return f"{format_count(tokens)} encoder tokens"
-        case Slots(count=count, every=every):
-            more = f", one more every {format_count(every)} tokens" if every else ""
-            return format_number_of(count, "state") + more
+        case Slots():
+            return _keeps_states(rule)
         case Stepped(rest=rest, step=step):
             newest = f"up to {format_count(step - 1)} tokens not settled yet"
             return newest if rest else f"every token, settled {format_count(step)} at a time"
@@ -207,6 +206,13 @@ def _keeps_newest(rule: Window | Chunk | Ring) -> str:
             return f"chunk of {format_count(chunk)} tokens{room}"
         case Ring(window=window, step=step):
             return f"last {format_count(window)} tokens, {format_count(step)} rows at a time"
+
+
+def _keeps_states(rule: Slots) -> str:
+    if rule.beside is not None:
+        return "1 state beside every block"
+    more = f", one more every {format_count(rule.every)} tokens" if rule.every else ""
+    return format_number_of(rule.count, "state") + more
 
 
 def _of_size(plan: CachePlan, start: StartUp) -> Iterator[str]:
@@ -237,7 +243,8 @@ def _too_much(plan: CachePlan, start: StartUp, card_bytes: int | None) -> Iterat
         if pool.units is not None and not pool.beside
     ]
     given = start.kv_cache_bytes
-    if given is not None and sum(fixed) > given:
+    beside = plan.split == "tokens"  # there, the budget does not pay for what the settings fix
+    if given is not None and sum(fixed) > given and not beside:
         yield (
             f"the blocks that are set come to {format_count(sum(fixed))} B, more than the"
             f" {format_count(given)} B given: allocating them would fail"

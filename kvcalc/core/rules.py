@@ -326,10 +326,13 @@ class Slots(RuleBase, frozen=True, kw_only=True, tag="slots"):
     Attributes:
         every: one more is kept for each further so many tokens begun (a prefix can then be taken
             up at each of them).
+        beside: not so many a sequence, but one beside each block that this window hands out
+            (SGLang's entries that wait to be folded).
     """
 
     count: Positive = 1
     every: Positive | None = None
+    beside: Window | None = None
 
     def __post_init__(self) -> None:
         require_range(self, 1, "count")
@@ -340,12 +343,17 @@ class Slots(RuleBase, frozen=True, kw_only=True, tag="slots"):
         return 1
 
     def held(self, n: int) -> int:
+        if self.beside is not None:
+            return self.beside.held(n)
         if self.every is None:
             return self.count
         return self.count + max(0, cdiv(n, self.every) - 1)
 
+    def peak(self, n: int) -> int:
+        return self.held(n) if self.beside is None else self.beside.peak(n)
+
     def used(self, n: int) -> int:
-        return 1
+        return 1 if self.beside is None else min(n, 1)
 
     def contiguous(self, max_model_len: int) -> Rule:
         return Slots()

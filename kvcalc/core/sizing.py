@@ -14,9 +14,9 @@ from kvcalc.core.values import NonNegative, Positive, Value, require_range
 
 __all__ = ["Counts", "Sized", "StateBudget", "TokenBudget"]
 
-Sized = Literal["tokens", "window", "states", "proposed"]
+Sized = Literal["tokens", "window", "states", "proposed", "requests"]
 """What of a sized budget a pool's units are: pages of the tokens that are all kept; pages of the
-windows' tokens; states; requests whose proposed states are kept apart."""
+windows' tokens; states; requests whose proposed states are kept apart; requests at once."""
 
 
 class Counts(NamedTuple):
@@ -26,7 +26,8 @@ class Counts(NamedTuple):
         tokens: tokens of the pools that keep all of them (of the windows, where none does).
         window: tokens of the windows' pools.
         states: states, the padding one apart.
-        requests: requests that can propose tokens at once; 0 where none can.
+        requests: requests that can propose tokens at once, or that keep something of a fixed size;
+            0 where none can.
     """
 
     tokens: int
@@ -41,6 +42,7 @@ class Counts(NamedTuple):
             "window": self.window,
             "states": self.states,
             "proposed": self.requests,
+            "requests": self.requests,
         }[sized]
 
 
@@ -107,6 +109,10 @@ class TokenBudget(Value, frozen=True, kw_only=True):
         unpriced_tokens: tokens where no layer keeps any, so that none costs anything.
         states: the states that are paid for first.
         rounds_up: tokens are rounded up to pages and not down: the last page may be paid in part.
+        price: bytes charged for a token, window tokens included, where entries for many tokens
+            make it a fraction: the budget is divided in floating point, as the engine does.
+        paid_bytes: bytes of what has a fixed size, paid for first.
+        requests: the most requests at once, where each keeps something of a fixed size.
     """
 
     page_tokens: Positive
@@ -118,6 +124,9 @@ class TokenBudget(Value, frozen=True, kw_only=True):
     unpriced_tokens: NonNegative = 0
     states: StateBudget | None = None
     rounds_up: bool = False
+    price: float | None = None
+    paid_bytes: NonNegative = 0
+    requests: NonNegative = 0
 
     def __post_init__(self) -> None:
         require_range(self, 1, "page_tokens")
@@ -135,9 +144,11 @@ class TokenBudget(Value, frozen=True, kw_only=True):
             states = self.states.count(budget)
             budget = max(0, budget - self.states.taken(states))
             requests = self.states.requests(states) if self.states.proposed else 0
-        tokens, window = self._tokens(budget)
+        tokens, window = self._tokens(max(0, budget - self.paid_bytes))
         if self.states is not None and self.states.proposed:
             requests = min(requests, tokens // 2)
+        if self.requests:
+            requests = min(self.requests, tokens // 2)
         return Counts(tokens, window, states, requests)
 
     def _whole(self, tokens: int) -> int:
@@ -153,7 +164,9 @@ class TokenBudget(Value, frozen=True, kw_only=True):
             if self.max_tokens is not None and self.max_tokens < tokens:
                 tokens, window = self._whole(self.max_tokens), min(window, self.max_tokens)
             return tokens, window
-        if self.window_ratio is None:
+        if self.price is not None:
+            tokens = int(budget / self.price)
+        elif self.window_ratio is None:
             cell = self.token_bytes + self.window_bytes
             tokens = budget // cell if cell else self.unpriced_tokens
         else:

@@ -44,6 +44,7 @@ from tests.core.test_plan import cache_plan, group, one_rank, pool, qwen35_in_vl
         (Fixed(block_tokens=16, tokens=1500, declared=2048), "1,500 encoder tokens", None),
         (Slots(), "1 state", None),
         (Slots(count=3), "3 states", None),
+        (Slots(beside=Window(block_tokens=16, window=64)), "1 state beside every block", None),
         (Slots(count=3, every=784), "3 states, one more every 784 tokens", None),
         (Whole(slots=4096), "4,096 slots, whole", None),
     ],

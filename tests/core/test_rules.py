@@ -363,3 +363,16 @@ def test_a_region_of_entries_with_a_limit() -> None:
     """A window of compressed entries is refused: no engine keeps one."""
     with pytest.raises(InvalidValueError, match="not both"):
         Whole(slots=0, limit=2, ratio=4)
+
+
+def test_a_state_beside_every_block_of_a_window() -> None:
+    """As many as the window holds blocks, of which one is live; none before the first token."""
+    beside = Slots(beside=VLLM)
+
+    for n in (0, 1, 4, 5, 6, 7, 100):
+        tally, most = beside.split(n), beside.split_peak(n)
+        assert tally.units == VLLM.held(n)
+        assert most.units == VLLM.peak(n)
+        assert tally.used == min(n, 1)
+        assert tally.retention == tally.units - tally.used
+    assert beside.contiguous(100) == Slots()

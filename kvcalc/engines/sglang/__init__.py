@@ -11,11 +11,19 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import CachePlan
-from kvcalc.engines.sglang.assemble import ranks_of, stages_of
+from kvcalc.core.plan import CachePlan, Rank
+from kvcalc.engines.sglang.assemble import ranks_of, stage_sizes, stages_of
+from kvcalc.engines.sglang.compressed import check_compressed, compressed_ranks
+from kvcalc.engines.sglang.families import is_compressed
 from kvcalc.engines.sglang.layers import check_served, check_settings
-from kvcalc.engines.sglang.notes import CONVENTION, explain, not_modelled
-from kvcalc.engines.sglang.settings import resolve
+from kvcalc.engines.sglang.notes import (
+    CONVENTION,
+    compressed_not_modelled,
+    explain,
+    explain_compressed,
+    not_modelled,
+)
+from kvcalc.engines.sglang.settings import Settings, resolve
 from kvcalc.engines.sglang.start_up import start_up_log
 
 __all__ = ["plan", "start_up_log"]
@@ -31,6 +39,8 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     notes = beyond(model, deployment.max_model_len)
     check_served(model)
     model, settings = resolve(model, deployment, notes)
+    if is_compressed(model):
+        return _compressed(model, settings, notes)
     check_settings(model, settings)
     stages = stages_of(model, settings)
     ranks = ranks_of(stages, settings)
@@ -42,6 +52,45 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     notes.extend(explain(model, stages, ranks, settings))
     paged = any(stage.kept.full or stage.kept.window for stage in stages)
     stateful = any(stage.kept.states for stage in stages)
+    return _plan(
+        model,
+        settings,
+        ranks,
+        notes,
+        not_modelled(stages, settings),
+        paged=paged,
+        reuse_tokens=settings.page * settings.dcp if settings.radix and not stateful else None,
+        pools="mem_cache/memory_pool.py",
+    )
+
+
+def _compressed(model: ModelSpec, settings: Settings, notes: list[str]) -> CachePlan:
+    check_compressed(model, settings)
+    ranks = compressed_ranks(model, settings, stage_sizes)
+    notes.extend(explain_compressed(ranks, settings))
+    return _plan(
+        model,
+        settings,
+        ranks,
+        notes,
+        compressed_not_modelled(settings),
+        paged=True,
+        reuse_tokens=settings.page if settings.radix else None,
+        pools="mem_cache/deepseek_v4_memory_pool.py",
+    )
+
+
+def _plan(
+    model: ModelSpec,
+    settings: Settings,
+    ranks: tuple[Rank, ...],
+    notes: list[str],
+    unsupported: tuple[str, ...],
+    *,
+    paged: bool,
+    reuse_tokens: int | None,
+    pools: str,
+) -> CachePlan:
     return CachePlan(
         engine="sglang",
         engine_version=str(settings.release),
@@ -51,13 +100,13 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         ranks=ranks,
         split="tokens",
         max_model_len=settings.context,
-        reuse_tokens=settings.page * settings.dcp if settings.radix and not stateful else None,
+        reuse_tokens=reuse_tokens,
         report="even_groups" if paged else "exact",
         notes=tuple(notes),
-        unsupported=not_modelled(stages, settings),
+        unsupported=unsupported,
         convention=CONVENTION,
         source=(
-            "SGLang 0.5.23: model_executor/pool_configurator.py, mem_cache/memory_pool.py,"
+            f"SGLang 0.5.23: model_executor/pool_configurator.py, {pools},"
             " mem_cache/kv_cache_configurator.py"
         ),
     )

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.engines.sglang.options import HARMLESS, NOT_MODELLED
 
 __all__ = ["KNOWN_ARGUMENTS", "Arguments", "refuse_others"]
 
@@ -28,6 +29,8 @@ _INTS = {
     "max_mamba_cache_size": 1,
     "chunked_prefill_size": -1,
     "cuda_graph_max_bs": 1,
+    "cuda_graph_max_bs_decode": 1,
+    "hicache_size": 1,
     "speculative_num_steps": 1,
     "speculative_eagle_topk": 1,
     "speculative_num_draft_tokens": 1,
@@ -37,14 +40,16 @@ _INTS = {
 """Name -> the least value that makes sense."""
 
 _RATIOS = ("mem_fraction_static", "swa_full_tokens_ratio")
-_FLOATS = ("mamba_full_memory_ratio", *_RATIOS)
+_FLOATS = ("mamba_full_memory_ratio", "hicache_ratio", *_RATIOS)
 
 _FLAGS = (
     "enable_dp_attention",
+    "enable_hierarchical_cache",
     "disable_radix_cache",
     "disable_overlap_schedule",
     "disable_hybrid_swa_memory",
     "disable_cuda_graph",
+    "enable_deepseek_v4_fp4_indexer",
 )
 
 _CHOICES = {
@@ -52,7 +57,10 @@ _CHOICES = {
     "mamba_ssm_dtype": ("float32", "bfloat16", "float16"),
     "SGLANG_MAMBA_CONV_DTYPE": ("float32", "bfloat16", "float16"),
     "SGLANG_MAMBA_SSM_DTYPE": ("float32", "bfloat16", "float16"),
+    "hicache_host_memory_mode": ("cache", "buffer_only"),
     "disaggregation_mode": ("null", "prefill", "decode"),
+    "dsv4_attn_backend": ("auto", "flashmla", "trtllm"),
+    "SGLANG_DSV4_COMPRESS_STATE_DTYPE": ("float32", "bfloat16"),
     "prefill_kv_cache_dequant_dtype": ("auto", "fp8_e4m3", "nvfp4"),
     "speculative_algorithm": ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH"),
 }
@@ -68,20 +76,25 @@ _BACKENDS = (
 _WORDS = ("kv_cache_dtype", "dtype", *_BACKENDS)
 
 KNOWN_ARGUMENTS = frozenset((*_INTS, *_FLOATS, *_FLAGS, *_CHOICES, *_WORDS))
-"""What `engine_args` may hold; anything else is refused by name."""
+"""What `engine_args` may hold that counts; what is neither known nor harmless is refused."""
 
 
 class Arguments:
     """The settings of a deployment that are SGLang's own, checked when they are asked for.
 
     Raises:
-        UnknownNameError: a setting that is not known here.
+        UnknownNameError: a setting that SGLang has not.
+        UnsupportedError: one that changes the cache and is not modelled.
     """
 
     def __init__(self, deployment: Deployment) -> None:
         self._given: dict[str, _Raw] = dict(deployment.engine_args)
         for name in self._given:
-            if name not in KNOWN_ARGUMENTS:
+            if name in NOT_MODELLED:
+                raise UnsupportedError(
+                    f"{name} is not modelled for SGLang ({NOT_MODELLED[name]})", hint="leave it out"
+                )
+            if name not in KNOWN_ARGUMENTS and name not in HARMLESS:
                 raise UnknownNameError("SGLang setting", name, sorted(KNOWN_ARGUMENTS))
 
     def integer(self, name: str, ours: int | None = None, *, called: str = "") -> int | None:

@@ -24,7 +24,7 @@ from kvcalc.engines.sglang.requests import LEAST_REQUESTS, table_bytes
 from kvcalc.engines.sglang.settings import Settings
 from kvcalc.engines.sglang.windows import window_tokens
 
-__all__ = ["Stage", "ranks_of", "requests_known", "stages_of"]
+__all__ = ["Stage", "ranks_of", "requests_known", "stage_sizes", "stages_of"]
 
 
 class Stage(NamedTuple):

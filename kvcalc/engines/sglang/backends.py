@@ -15,13 +15,18 @@ from kvcalc.engines.sglang.families import (
     BLACKWELL_BACKENDS,
     LATENT_DEFAULT,
     PAGE_64_WITH_EXTRA_BUFFER,
+    is_compressed,
     is_latent,
+    is_minimax_sparse,
 )
 
 __all__ = ["Backends", "default_backend", "page_of"]
 
 _DSA_PAGE = 64
 _FA4_PAGE = 128
+_COMPRESSED_PAGE = 256
+_SPARSE_PAGE = 128
+_SPARSE_BACKENDS = ("fa3", "fa4", "trtllm_mha")
 _PAGES = {
     # Backend -> the pages that it reads, and the one taken in place of any other.
     "trtllm_mha": ((16, 32, 64, 128), 64),
@@ -50,12 +55,13 @@ def _asymmetric(model: ModelSpec) -> bool:
     )
 
 
-def default_backend(model: ModelSpec, card: Card, *, topk: int, tracked: bool) -> str:
+def default_backend(model: ModelSpec, card: Card, word: str, *, topk: int, tracked: bool) -> str:
     """Return the backend that serves a model where none is asked for.
 
     Args:
         model: as published.
         card: what it runs on.
+        word: the KV cache dtype in SGLang's words.
         topk: branches of a tree of proposed tokens; 1 without speculation.
         tracked: states are tracked in extra slots, or no prefix is kept.
     """
@@ -67,12 +73,13 @@ def default_backend(model: ModelSpec, card: Card, *, topk: int, tracked: bool) -
             return "trtllm_mla" if name in LATENT_DEFAULT else "flashinfer"
         return "triton"
     if card.sm100:
+        if is_minimax_sparse(model):
+            return "trtllm_mha" if word == "fp8_e4m3" else "fa4"
         if name in PAGE_64_WITH_EXTRA_BUFFER and not tracked:
             return "triton"
-        if name in BLACKWELL_BACKENDS:
-            return BLACKWELL_BACKENDS[name]
-        if topk == 1:
-            return "fa4" if _asymmetric(model) else "trtllm_mha"
+        chosen = BLACKWELL_BACKENDS.get(name)
+        if chosen is not None or topk == 1:
+            return chosen or ("fa4" if _asymmetric(model) else "trtllm_mha")
     if card.hopper and topk == 1:
         return "fa3"
     return "triton" if "attention_sinks" in model.traits else "flashinfer"
@@ -93,16 +100,13 @@ def page_of(
     Raises:
         UnsupportedError: DSA under decode context parallelism with pages that are no page of 64.
     """
-    page, why = asked, ""
     if not any(cache.rows() for _, cache in model.caches()):
-        return page or 1  # states alone
-    if any(cache.kind == "indexer" for _, cache in model.caches()):
-        page, why = _DSA_PAGE, "the sparse-attention indexer"
-    for backend in dict.fromkeys((backends.prefill, backends.decode)):
-        if backend in _PAGES and page not in _PAGES[backend][0]:
-            page, why = _PAGES[backend][1], backend
-    if "fa4" in (backends.prefill, backends.decode) and card.sm100 and not is_latent(model):
-        page, why = _FA4_PAGE, "fa4"
+        return asked or 1  # states alone
+    if is_compressed(model):
+        if asked not in (None, _COMPRESSED_PAGE):
+            notes.append(f"pages of {_COMPRESSED_PAGE} tokens instead of {asked}: dsv4's alone")
+        return _COMPRESSED_PAGE
+    page, why = _read_by(model, card, backends, asked)
     if page is None:
         return 1
     if why and page != asked:
@@ -111,3 +115,21 @@ def page_of(
     if page < 1:
         raise UnsupportedError(f"pages of {page} tokens", hint="give page_size")
     return page
+
+
+def _read_by(
+    model: ModelSpec, card: Card, backends: Backends, asked: int | None
+) -> tuple[int | None, str]:
+    """Return the page that the kernels read, and which of them has its way."""
+    page, why = asked, ""
+    if is_minimax_sparse(model):
+        if asked is None and backends.prefill in _SPARSE_BACKENDS and (card.hopper or card.sm100):
+            page, why = _SPARSE_PAGE, "MiniMax's sparse attention"
+    elif any(cache.kind == "indexer" for _, cache in model.caches()):
+        page, why = _DSA_PAGE, "the sparse-attention indexer"
+    for backend in dict.fromkeys((backends.prefill, backends.decode)):
+        if backend in _PAGES and page not in _PAGES[backend][0]:
+            page, why = _PAGES[backend][1], backend
+    if "fa4" in (backends.prefill, backends.decode) and card.sm100 and not is_latent(model):
+        page, why = _FA4_PAGE, "fa4"
+    return page, why

@@ -18,9 +18,23 @@ from kvcalc.core.kind import StateTensor
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines.sglang.backends import Backends
 from kvcalc.engines.sglang.card import Card
-from kvcalc.engines.sglang.families import CONFIGURED_STATE_DTYPE, is_latent
+from kvcalc.engines.sglang.families import (
+    CONFIGURED_STATE_DTYPE,
+    is_compressed,
+    is_latent,
+    is_minimax_sparse,
+)
 
-__all__ = ["KV_WORDS", "Layout", "StateDtypes", "in_dtype", "kv_word", "layout_of", "state_dtypes"]
+__all__ = [
+    "KV_WORDS",
+    "Layout",
+    "StateDtypes",
+    "in_dtype",
+    "index_dtype",
+    "kv_word",
+    "layout_of",
+    "state_dtypes",
+]
 
 KV_WORDS = (
     "auto",
@@ -103,10 +117,24 @@ def kv_word(model: ModelSpec, asked: str, card: Card, notes: list[str]) -> str:
 
 
 def _sparse(model: ModelSpec) -> bool:
-    return any(cache.kind == "indexer" for _, cache in model.caches())
+    return is_latent(model) and any(cache.kind == "indexer" for _, cache in model.caches())
+
+
+def index_dtype(model: ModelSpec, word: str, card: Card, backend: str) -> str | None:
+    """Return the dtype of MiniMax-M3's index keys; None where the model's indexer has its own.
+
+    mem_cache/memory_pool.py, get_minimax_sparse_index_dtype; server_args.py,
+    m3_fp8_attn_gemm_enabled.
+    """
+    if not is_minimax_sparse(model):
+        return None
+    kernels = card.hopper or (card.sm100 and backend == "trtllm_mha")
+    return "fp8_e4m3" if word == "fp8_e4m3" and kernels else model.dtype
 
 
 def _auto(model: ModelSpec, card: Card, notes: list[str]) -> str:
+    if is_compressed(model):
+        return "fp8_e4m3"
     if _sparse(model):
         word = "fp8_e4m3" if card.since_blackwell else "bfloat16"
         notes.append(f"auto is {word} for sparse attention on {card.name}")
@@ -118,6 +146,11 @@ def _auto(model: ModelSpec, card: Card, notes: list[str]) -> str:
 
 
 def _check(model: ModelSpec, word: str, card: Card) -> None:
+    if is_compressed(model) and word != "fp8_e4m3":
+        raise UnsupportedError(
+            f"SGLang keeps no {word} cache of compressed attention",
+            hint="choose --kv-cache-dtype auto or fp8_e4m3",
+        )
     if _sparse(model) and word not in ("bfloat16", "fp8_e4m3"):
         raise UnsupportedError(
             f"SGLang keeps no {word} cache for sparse attention",
@@ -126,6 +159,11 @@ def _check(model: ModelSpec, word: str, card: Card) -> None:
     if word == "nvfp4" and not card.blackwell:
         raise UnsupportedError(
             f"SGLang reads no nvfp4 cache on {card.name}", hint="fp4_mx_block16 is read everywhere"
+        )
+    if is_minimax_sparse(model) and word in ("mxfp8", *_FP4):
+        raise UnsupportedError(
+            f"SGLang keeps no {word} cache of MiniMax's sparse attention",
+            hint="choose --kv-cache-dtype fp8_e4m3",
         )
     if word == "mxfp8":
         if is_latent(model):
@@ -140,7 +178,12 @@ def _check(model: ModelSpec, word: str, card: Card) -> None:
 
 
 def layout_of(
-    model: ModelSpec, word: str, card: Card, backends: Backends, prefill: str | None
+    model: ModelSpec,
+    word: str,
+    card: Card,
+    backends: Backends,
+    prefill: str | None,
+    compressed: str | None,
 ) -> Layout:
     """Return how rows are kept.
 
@@ -155,7 +198,18 @@ def layout_of(
         card: what it runs on.
         backends: the kernels in use.
         prefill: prefill_kv_cache_dequant_dtype; None or `auto` for the card's own.
+        compressed: dsv4_attn_backend, DeepSeek-V4's kernels; TensorRT-LLM's read rows all in fp8.
+
+    Raises:
+        UnsupportedError: kernels that the card has not.
     """
+    if is_compressed(model):
+        if compressed == "trtllm" and not card.sm100:
+            raise UnsupportedError(
+                f"dsv4_attn_backend trtllm does not run on {card.name}", hint="leave it out"
+            )
+        rows = "fp8_e4m3" if compressed == "trtllm" else "fp8_ds_mla"
+        return Layout(kv_dtype(rows, model.dtype))
     name = {"auto": model.dtype, "fp4_mx_block16": "nvfp4"}.get(word, word)
     if _sparse(model) and word == "fp8_e4m3":
         both = (backends.dsa_prefill, backends.dsa_decode)

@@ -15,9 +15,13 @@ __all__ = [
     "LATENT_DEFAULT",
     "PAGE_64_WITH_EXTRA_BUFFER",
     "STATEFUL",
+    "UNSERVED",
     "WINDOWED",
     "WINDOWED_AT_FIRST",
+    "is_compressed",
     "is_latent",
+    "is_minimax_sparse",
+    "keeps_states",
 ]
 
 WINDOWED = frozenset(
@@ -144,6 +148,30 @@ LATENT_DEFAULT = frozenset(
 """MLA models that run on trtllm_mla by default on B200 (model_overrides/deepseek_v2.py)."""
 
 
+UNSERVED = {
+    "MiniMaxM3ForCausalLM": "MiniMaxM3SparseForCausalLM or MiniMaxM3SparseForConditionalGeneration",
+}
+"""Architecture that SGLang has not -> the name under which it serves such models."""
+
+
+def is_minimax_sparse(model: ModelSpec) -> bool:
+    """Whether the model is MiniMax-M3: plain heads with an indexer's key beside them."""
+    indexed = any(cache.kind == "indexer" for _, cache in model.caches())
+    return indexed and not is_latent(model) and not is_compressed(model)
+
+
 def is_latent(model: ModelSpec) -> bool:
     """Whether the model keeps latents (MLA)."""
     return any(cache.kind == "mla" for _, cache in model.caches())
+
+
+def is_compressed(model: ModelSpec) -> bool:
+    """Whether the model keeps entries for many tokens (DeepSeek-V4)."""
+    kinds = ("compressed_attention", "sliding_mla")
+    return any(cache.kind in kinds for _, cache in model.caches())
+
+
+def keeps_states(model: ModelSpec) -> bool:
+    """Whether the model keeps recurrent states; tokens that wait to be folded are none."""
+    waiting = ("compressed_attention", "indexer")
+    return any(cache.states() for _, cache in model.caches() if cache.kind not in waiting)

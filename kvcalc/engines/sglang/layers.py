@@ -35,7 +35,12 @@ from kvcalc.core.recurrent import (
     ShortConv,
 )
 from kvcalc.engines.sglang.dtypes import Layout
-from kvcalc.engines.sglang.families import STATEFUL
+from kvcalc.engines.sglang.families import (
+    STATEFUL,
+    UNSERVED,
+    is_minimax_sparse,
+    keeps_states,
+)
 from kvcalc.engines.sglang.settings import Settings
 
 __all__ = [
@@ -115,6 +120,11 @@ def check_served(model: ModelSpec) -> None:
     Raises:
         UnsupportedError: naming the cache or the architecture.
     """
+    served = UNSERVED.get(model.architecture or "")
+    if served is not None:
+        raise UnsupportedError(
+            f"SGLang does not serve {model.architecture}", hint=f"it serves {served}"
+        )
     stateful = any(isinstance(cache, _STATES) for _, cache in model.caches())
     if stateful and model.architecture is not None and model.architecture not in STATEFUL:
         raise UnsupportedError(
@@ -122,12 +132,11 @@ def check_served(model: ModelSpec) -> None:
             hint="use --engine none for the model's own arithmetic",
         )
     for _, cache in model.caches():
-        if cache.kind in ("compressed_attention", "sliding_mla"):
-            raise UnsupportedError(
-                f"SGLang's pools of compressed attention ({model.name}) are not modelled",
-                hint="use --engine none for the model's own arithmetic, or --engine vllm",
-            )
-        if isinstance(cache, Indexer) and cache.index_dtype != "fp8_block128":
+        if (
+            isinstance(cache, Indexer)
+            and cache.index_dtype != "fp8_block128"
+            and not is_minimax_sparse(model)
+        ):
             raise UnsupportedError(
                 f"SGLang's pools of {model.name}'s sparse attention are not modelled",
                 hint="use --engine none for the model's own arithmetic, or --engine vllm",
@@ -151,12 +160,23 @@ def check_settings(model: ModelSpec, settings: Settings) -> None:
         UnsupportedError: naming the setting.
     """
     kinds = {cache.kind for _, cache in model.caches()}
-    stateful = any(cache.states() for _, cache in model.caches())
+    stateful = keeps_states(model)
     if settings.dcp > 1 and (stateful or "sliding_window" in kinds or "chunked_attention" in kinds):
         raise UnsupportedError(
             "decode context parallelism of windows and states is not modelled for SGLang",
             hint="use a decode context parallel size of 1 for this model",
         )
+    if is_minimax_sparse(model):
+        told = {
+            "decode context parallelism": settings.dcp > 1,
+            "speculation": settings.speculation is not None,
+            f"release {settings.release}": not settings.release.newest,
+        }
+        for what in (name for name, asked in told.items() if asked):
+            raise UnsupportedError(
+                f"{what} is not modelled for MiniMax's sparse attention in SGLang",
+                hint="leave it out",
+            )
     if settings.release.first_read and stateful and settings.proposed:
         raise UnsupportedError(
             f"how SGLang {settings.release} kept the states of proposed tokens is not modelled",
@@ -291,6 +311,8 @@ class _Pool:
         into = self._payload
         if isinstance(cache, Indexer):
             # Every rank of decode context parallelism keeps the keys of all tokens.
+            if self._settings.index_dtype is not None:
+                cache = msgspec.structs.replace(cache, index_dtype=self._settings.index_dtype)
             for row in cache.rows():
                 size = count * layout.dtype.bytes_of(row) * self._settings.dcp
                 into[row.role] = into.get(row.role, 0) + size

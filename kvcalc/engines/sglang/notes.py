@@ -9,12 +9,20 @@ from kvcalc.core.plan import Rank
 from kvcalc.core.units import format_count, format_number_of
 from kvcalc.engines.sglang.assemble import Stage, requests_known
 from kvcalc.engines.sglang.families import is_latent
+from kvcalc.engines.sglang.host import host_tokens
+from kvcalc.engines.sglang.layers import Kept
 from kvcalc.engines.sglang.memory import default_fraction
 from kvcalc.engines.sglang.requests import LEAST_REQUESTS, MOST_REQUESTS, table_bytes
 from kvcalc.engines.sglang.settings import Settings
 from kvcalc.engines.sglang.version import NEWEST
 
-__all__ = ["CONVENTION", "explain", "not_modelled"]
+__all__ = [
+    "CONVENTION",
+    "compressed_not_modelled",
+    "explain",
+    "explain_compressed",
+    "not_modelled",
+]
 
 CONVENTION = (
     (
@@ -38,7 +46,40 @@ def explain(
         *_padding(ranks),
         *_table(ranks, settings),
         *_context_parallel(model, settings),
+        *_host(stages[0].kept, settings),
     ]
+
+
+def explain_compressed(ranks: tuple[Rank, ...], settings: Settings) -> list[str]:
+    """Return the notes of a plan of compressed attention."""
+    price = (ranks[0].sizing.price if ranks[0].sizing is not None else None) or 0.0
+    told = [
+        (
+            f"{settings.window_ratio} window tokens for every token; with them a token is charged"
+            f" {price:,.2f} B"
+        ),
+        (
+            f"{format_count(settings.max_requests or 0)} requests at once have the states of an"
+            " entry of 128 tokens in the making, paid for before any token (max_running_requests)"
+        ),
+    ]
+    if settings.attn_tp > 1:
+        told.append(f"each of {settings.attn_tp} ranks keeps the rows of all its requests")
+    return [*told, *_padding(ranks), *_table(ranks, settings)]
+
+
+def compressed_not_modelled(settings: Settings) -> tuple[str, ...]:
+    """Return what a plan of compressed attention leaves out."""
+    host = ("the host's pools (HiCache)",) if settings.host is not None else ()
+    return (
+        *host,
+        "the table from tokens to window tokens: 8 B a token, beside the budget",
+        (
+            f"window tokens out of reach are given back every {settings.eviction_interval} steps,"
+            " so that a request can hold a page more"
+        ),
+        "mem_fraction_static by default, which depends on the graphs that are captured",
+    )
 
 
 def _fraction(model: ModelSpec, settings: Settings) -> Iterator[str]:
@@ -162,6 +203,25 @@ def _context_parallel(model: ModelSpec, settings: Settings) -> Iterator[str]:
         yield f"each of {settings.dcp} ranks keeps the index keys of all tokens"
 
 
+def _host(kept: Kept, settings: Settings) -> Iterator[str]:
+    """Say what lies in host memory, beside the GPU's pools."""
+    host = settings.host
+    if host is None or kept.full is None:
+        return
+    if host.size is not None:
+        tokens = host_tokens(host, 0, kept.full.cell, settings.page)
+        yield (
+            f"the host's pool has {format_count(tokens)} tokens:"
+            f" {format_count(tokens * kept.full.cell)} B of each rank's host memory (hicache_size)"
+        )
+        return
+    less = ", fewer where the host has no room" if host.fits else ""
+    yield (
+        f"the host's pool has {host.ratio:g} tokens for every token of the GPU's and a page more"
+        f"{less}: {format_count(kept.full.cell)} B a token of each rank's host memory"
+    )
+
+
 def _rest_of_a_cap(stages: list[Stage], settings: Settings) -> Iterator[str]:
     """A windows' pool cut to max_total_tokens is no whole number of pages (SWARequestCap...)."""
     window, most = stages[0].kept.window, settings.max_tokens
@@ -184,6 +244,10 @@ def not_modelled(stages: list[Stage], settings: Settings) -> tuple[str, ...]:
             f"window tokens out of reach are given back every {settings.eviction_interval} steps: a"
             f" request can hold up to {format_count(interval)} more than its window"
         )
+    if settings.index_dtype is not None and settings.card.blackwell:
+        told.append("the packed rows of a checkpoint of minimax_m3_nvfp4 (MiniMax-M3.1)")
+    if settings.host is not None and (stages[0].kept.window or stages[0].kept.states):
+        told.append("the host's pools of windows and states")
     told.extend(_rest_of_a_cap(stages, settings))
     if stages[0].kept.states is not None and settings.radix:
         told.append("at which tokens a prefix with states can be taken up")

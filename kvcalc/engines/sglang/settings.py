@@ -19,11 +19,19 @@ from kvcalc.engines.sglang.dtypes import (
     Layout,
     StateDtypes,
     in_dtype,
+    index_dtype,
     kv_word,
     layout_of,
     state_dtypes,
 )
-from kvcalc.engines.sglang.families import EXTRA_BUFFER, WINDOWED, WINDOWED_AT_FIRST
+from kvcalc.engines.sglang.families import (
+    EXTRA_BUFFER,
+    WINDOWED,
+    WINDOWED_AT_FIRST,
+    is_compressed,
+    keeps_states,
+)
+from kvcalc.engines.sglang.host import Host, host_of
 from kvcalc.engines.sglang.memory import default_chunk
 from kvcalc.engines.sglang.speculation import DEFAULT_REQUESTS, Speculation, speculation_of
 from kvcalc.engines.sglang.version import Release, release
@@ -32,8 +40,12 @@ __all__ = ["Settings", "resolve"]
 
 _DEFAULT_CONTEXT = 8192
 _WINDOW_RATIO = 0.8
+_COMPRESSED_RATIO = 0.1
+_COMPRESSED_REQUESTS = 256
 _STATE_RATIO = 0.9
 _EVICTION_INTERVAL = 128
+_WITHOUT_WINDOWS_ON_HOST = "Step3p5ForCausalLM"
+"""Its windows have no pool of their own where prefixes are copied to the host (overrides.py)."""
 
 
 class Settings(NamedTuple):
@@ -54,6 +66,10 @@ class Settings(NamedTuple):
         tracked: how states are tracked: no_buffer, extra_buffer or extra_buffer_lazy.
         own_windows: windows have a pool of their own.
         mem_fraction: memory for weights and cache, as asked for; None for the default.
+        fp4_indexer: index keys of DeepSeek-V4 are kept in four bits.
+        waiting_dtype: dtype of its tokens that wait to be folded.
+        host: copies in host memory (HiCache); None without.
+        index_dtype: dtype of MiniMax-M3's index keys; None where an indexer has its own.
     """
 
     release: Release
@@ -87,6 +103,15 @@ class Settings(NamedTuple):
     graph_batch: int | None
     graphs: bool
     speculation: Speculation | None
+    fp4_indexer: bool = False
+    waiting_dtype: str = "float32"
+    index_dtype: str | None = None
+    host: Host | None = None
+
+    @property
+    def whole_fp8(self) -> bool:
+        """Whether DeepSeek-V4's rows are all in fp8, without scales: TensorRT-LLM's kernels."""
+        return self.layout.dtype.name == "fp8_e4m3"
 
     @property
     def states_per_request(self) -> int:
@@ -158,8 +183,7 @@ def resolve(
     tracked, overlap = _tracking(model, strategy, radix=radix, overlap=overlap, page=page)
     backends = _backends(model, deployment, arguments, card, speculation, word, tracked, radix)
     page = page_of(model, card, backends, page, notes)
-    stateful = any(cache.states() for _, cache in model.caches())
-    if stateful and radix and tracked == "no_buffer" and page > 1:
+    if keeps_states(model) and radix and tracked == "no_buffer" and page > 1:
         raise UnsupportedError(
             f"SGLang keeps prefixes of {model.name} with pages of one token alone, not {page}",
             hint="disable_radix_cache, or choose another attention backend",
@@ -173,8 +197,9 @@ def resolve(
     requests = arguments.integer(
         "max_running_requests", deployment.max_num_seqs, called="max_num_seqs"
     )
-    if requests is None and speculation is not None:
-        requests = DEFAULT_REQUESTS
+    compressed = is_compressed(model)
+    if requests is None and (speculation is not None or compressed):
+        requests = _COMPRESSED_REQUESTS if compressed else DEFAULT_REQUESTS
     chunk = arguments.integer(
         "chunked_prefill_size",
         deployment.max_num_batched_tokens,
@@ -191,7 +216,12 @@ def resolve(
         dtype=model.dtype,
         word=word,
         layout=layout_of(
-            model, word, card, backends, arguments.word("prefill_kv_cache_dequant_dtype")
+            model,
+            word,
+            card,
+            backends,
+            arguments.word("prefill_kv_cache_dequant_dtype"),
+            arguments.word("dsv4_attn_backend"),
         ),
         states=state_dtypes(
             model,
@@ -213,12 +243,17 @@ def resolve(
         overlap=overlap,
         tracked=tracked,
         own_windows=(model.architecture in (WINDOWED_AT_FIRST if wanted.first_read else WINDOWED))
+        and not (
+            model.architecture == _WITHOUT_WINDOWS_ON_HOST
+            and arguments.flag("enable_hierarchical_cache")
+        )
         and not arguments.flag(
             "disable_hybrid_swa_memory",
             deployment.disable_hybrid_kv_cache_manager,
             called="disable_hybrid_kv_cache_manager",
         ),
-        window_ratio=arguments.number("swa_full_tokens_ratio") or _WINDOW_RATIO,
+        window_ratio=arguments.number("swa_full_tokens_ratio")
+        or (_COMPRESSED_RATIO if compressed else _WINDOW_RATIO),
         state_ratio=arguments.number("mamba_full_memory_ratio") or _STATE_RATIO,
         max_states=arguments.integer("max_mamba_cache_size"),
         eviction_interval=_or(
@@ -227,11 +262,19 @@ def resolve(
         role=arguments.word("disaggregation_mode") or "null",
         extra_slots=_or(arguments.integer("disaggregation_decode_extra_slots"), 0),
         mem_fraction=arguments.number("mem_fraction_static"),
-        graph_batch=arguments.integer("cuda_graph_max_bs"),
+        graph_batch=arguments.integer(
+            "cuda_graph_max_bs_decode",
+            arguments.integer("cuda_graph_max_bs"),
+            called="cuda_graph_max_bs",
+        ),
         graphs=not arguments.flag(
             "disable_cuda_graph", deployment.enforce_eager, called="enforce_eager"
         ),
         speculation=speculation,
+        fp4_indexer=arguments.flag("enable_deepseek_v4_fp4_indexer"),
+        host=host_of(arguments, role=arguments.word("disaggregation_mode")),
+        index_dtype=index_dtype(model, word, card, backends.decode),
+        waiting_dtype=arguments.word("SGLANG_DSV4_COMPRESS_STATE_DTYPE") or "float32",
     )
     return model, settings
 
@@ -291,8 +334,7 @@ def _tracking(
     Raises:
         UnsupportedError: extra slots for a model that has none.
     """
-    stateful = any(cache.states() for _, cache in model.caches())
-    if not stateful or not radix:
+    if not keeps_states(model) or not radix:
         return ("no_buffer" if strategy == "auto" else strategy), overlap
     able = model.architecture in EXTRA_BUFFER
     if strategy == "auto":
@@ -322,6 +364,7 @@ def _backends(
     main = asked or default_backend(
         model,
         card,
+        word,
         topk=speculation.topk if speculation else 1,
         tracked=tracked != "no_buffer" or not radix or speculation is not None,
     )

@@ -12,6 +12,7 @@ from kvcalc.core.plan import CachePlan, Pool
 __all__ = ["pool_sizes", "start_up_log"]
 
 _GIB = 2**30
+_PAGE = 256  # tokens, of compressed attention
 
 _TORCH = {
     "bfloat16": "bfloat16",
@@ -49,6 +50,11 @@ def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]
     first = rank.pools[0]
     if first.sized == "tokens" and not units[0]:
         return ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",)
+    if first.sized == "tokens" and rank.sizing is not None and rank.sizing.price is not None:
+        return (
+            _compressed(plan, units),
+            f"max_total_num_tokens={units[0] * _PAGE}, context_len={plan.max_model_len}",
+        )
     told = []
     for pool, count in zip(rank.pools, units, strict=True):
         sizes = pool_sizes(pool, count)
@@ -63,6 +69,26 @@ def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]
     tokens = units[0] * plan.block_size * rank.token_factor if plan.block_size else 0
     tokens = tokens or plan.max_model_len
     return (*told, f"max_total_num_tokens={tokens}, context_len={plan.max_model_len}")
+
+
+def _compressed(plan: CachePlan, units: tuple[int, ...]) -> str:
+    """Return what is said of DeepSeek-V4's pools, before the requests at once are known.
+
+    model_executor/pool_configurator.py, DSV4PoolConfigurator._to_config.
+    """
+    ((window, pages), *_) = [
+        (pool, count)
+        for pool, count in zip(plan.rank.pools, units, strict=True)
+        if pool.sized == "window"
+    ]
+    ring = 0
+    for rows in window.groups[0].also:
+        ring = 8 * (rows.slot_bytes + window.groups[0].lookahead_bytes) // rows.slot_bytes
+    full = units[0] * _PAGE
+    return (
+        f"DSV4 pool sizes: full={full}, swa={pages * _PAGE}, c4={full // 4}, c128={full // 128},"
+        f" c4_state={pages * ring}, c128_state=0"
+    )
 
 
 def _allocated(plan: CachePlan, pool: Pool, units: int) -> str:
@@ -82,5 +108,6 @@ def _allocated(plan: CachePlan, pool: Pool, units: int) -> str:
         if plan.kv_cache_dtype == "nvfp4":
             total = total * 8 // 9  # the line leaves the scales out: a byte in nine
         return f"{head} KV size: {total / _GIB:.2f} GB"
+    total -= slots * sum(rows.payload.get("index", 0) for rows in group.rows)
     k = total * shares["k"] // sum(shares.values())
     return f"{head} K size: {k / _GIB:.2f} GB, V size: {(total - k) / _GIB:.2f} GB"

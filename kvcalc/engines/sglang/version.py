@@ -31,6 +31,11 @@ class Release(NamedTuple):
         return self > OLDEST
 
     @property
+    def newest(self) -> bool:
+        """Whether it is the newest release whose rules were read."""
+        return self == NEWEST
+
+    @property
     def first_read(self) -> bool:
         """Whether it is the oldest release whose rules were read."""
         return self == OLDEST

@@ -7,19 +7,30 @@ _torch/pyexecutor/resource_manager.py at 001541ba.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank, Rows, Split
-from kvcalc.core.rules import Grow, Rule, Window
+from kvcalc.core.rules import Grow, Rule, Slots, Window
 from kvcalc.core.sizing import TokenBudget
-from kvcalc.engines.tensorrt_llm.layers import Kept, check_served, sort_layers, stages_of
+from kvcalc.engines.tensorrt_llm.layers import (
+    Kept,
+    States,
+    check_served,
+    sort_layers,
+    stages_of,
+    states_of,
+)
 from kvcalc.engines.tensorrt_llm.notes import CONVENTION, explain, not_modelled
 from kvcalc.engines.tensorrt_llm.settings import Settings, resolve
 from kvcalc.engines.tensorrt_llm.start_up import start_up_log
 
 __all__ = ["plan", "start_up_log"]
+
+_HYBRID = "; mamba_cache_manager.py (1.2), MambaHybridCacheManager"
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
@@ -44,7 +55,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         _rank(number, stage, kept, settings, several=several)
         for number, (stage, kept) in enumerate(zip(stages, sorted_stages, strict=True))
     )
-    notes.extend(explain(model, sorted_stages, settings))
+    notes.extend(explain(model, sorted_stages, states_of(stages[-1], settings), settings))
     return CachePlan(
         engine="tensorrt-llm",
         engine_version=settings.release,
@@ -62,6 +73,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         source=(
             "TensorRT-LLM 001541ba: _torch/pyexecutor/resource_manager.py,"
             f" {'KVCacheManagerV2' if settings.v2 else 'KVCacheManager'}"
+            f"{_HYBRID if settings.stateful else ''}"
         ),
     )
 
@@ -75,7 +87,15 @@ def _split(settings: Settings, *, several: bool) -> Split:
 def _rank(
     number: int, stage: ModelSpec, kept: list[Kept], settings: Settings, *, several: bool
 ) -> Rank:
-    pools = tuple(_pool(part, len(kept), settings) for part in kept)
+    pools = [_pool(part, len(kept), settings) for part in kept]
+    states = states_of(stage, settings)
+    if states is not None and not kept:
+        raise UnsupportedError(
+            "a pipeline stage with states and without attention is not modelled for TensorRT-LLM",
+            hint="choose fewer pipeline stages",
+        )
+    if states is not None:
+        pools.extend(_state_pools(states, settings))
     sizing = None
     if not settings.v2 and not several and kept:
         sizing = TokenBudget(
@@ -87,7 +107,7 @@ def _rank(
     return Rank(
         name=f"stage {number}" if settings.pp > 1 else "rank",
         share=stage,
-        pools=pools,
+        pools=tuple(pools),
         multiplicity=settings.tp,
         sizing=sizing,
     )
@@ -99,8 +119,8 @@ def _pool(kept: Kept, windows: int, settings: Settings) -> Pool:
     rules: list[tuple[Rule, dict[str, int]]] = []
     if kept.payload:
         rules.append((_rule(kept.limit, None, settings), kept.payload))
-    for limit, payload in kept.windows.items():
-        rules.append((_rule(kept.limit, limit, settings), payload))
+    for read, payload in kept.windows.items():
+        rules.append((_rule(kept.limit, read, settings), payload))
     (rule, payload), *others = rules
     group = Group(
         name="attention" if kept.limit is None else f"window {kept.limit}",
@@ -120,9 +140,45 @@ def _pool(kept: Kept, windows: int, settings: Settings) -> Pool:
     )
 
 
-def _rule(kept: int | None, read: int | None, settings: Settings) -> Rule:
-    """Return how a sequence fills blocks: V2 has room for a token more (compute_page_count)."""
+def _state_pools(states: States, settings: Settings) -> Iterator[Pool]:
+    """Yield the states of max_batch_size requests, which lie beside the budget."""
+    group = Group(
+        name="state",
+        layers=states.layers,
+        rule=Slots(),
+        payload=states.payload,
+        unit_bytes=states.slot,
+    )
+    yield Pool(
+        name="states", groups=(group,), unit_bytes=states.slot, units=settings.batch, sized="states"
+    )
+    if not settings.proposed:
+        return
+    size = states.slot * (settings.proposed + 1)
+    waiting = Group(
+        name="proposed state",
+        layers=states.layers,
+        rule=Slots(),
+        payload={},
+        unit_bytes=size,
+        lookahead_bytes=size,
+    )
+    yield Pool(
+        name="proposed states",
+        groups=(waiting,),
+        unit_bytes=size,
+        units=settings.batch,
+        sized="proposed",
+    )
+
+
+def _rule(kept: int | None, read: tuple[int, bool] | None, settings: Settings) -> Rule:
+    """Return how a sequence fills blocks.
+
+    V2 has room for a token more (compute_page_count); tokens that are proposed have theirs.
+    """
     if kept is None:
-        ahead = 1 if settings.v2 else 0
-        return Grow(block_tokens=settings.block, lookahead=ahead, limit=read)
+        ahead = (1 if settings.v2 else 0) + settings.proposed
+        limit, restarts = read or (None, False)
+        return Grow(block_tokens=settings.block, lookahead=ahead, limit=limit, restarts=restarts)
     return Window(block_tokens=settings.block, window=kept, ring=not settings.v2)

@@ -17,6 +17,7 @@ __all__ = [
     "estimated_bytes_per_token",
     "estimation_tokens",
     "free_blocks",
+    "host_blocks",
     "offset_table_bytes",
     "page_count",
     "sequence_blocks",
@@ -81,6 +82,20 @@ def blocks_in_memory(
     if max_tokens is not None:
         tokens = min(max_tokens, tokens)
     return int(tokens // block)
+
+
+def host_blocks(host_bytes: int, token_bytes: int, block: int) -> int:
+    """Return the blocks of the pool in host memory (`secondary`), as KVCacheManager counts them.
+
+    Args:
+        host_bytes: host_cache_size of one rank.
+        token_bytes: bytes of a token on the rank.
+        block: tokens a block.
+
+    >>> host_blocks(10**9, 131_072, 32)
+    238
+    """
+    return host_bytes // token_bytes // block
 
 
 def estimated_bytes_per_token(

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.dtypes import KvDtype, kv_dtype
+from kvcalc.core.dtypes import KvDtype, element_bytes, kv_dtype
 from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
+from kvcalc.engines.tensorrt_llm.options import HARMLESS, NOT_MODELLED
 from kvcalc.engines.tensorrt_llm.version import release
 
 __all__ = ["DEFAULT_BLOCK", "KNOWN_ARGUMENTS", "Settings", "resolve"]
@@ -26,6 +27,8 @@ KNOWN_ARGUMENTS = (
     "enable_attention_dp",
     "enable_block_reuse",
     "free_gpu_memory_fraction",
+    "host_cache_size",
+    "mamba_ssm_cache_dtype",
     "max_attention_window",
     "max_batch_size",
     "max_beam_width",
@@ -34,12 +37,13 @@ KNOWN_ARGUMENTS = (
     "tokens_per_block",
     "use_kv_cache_manager_v2",
 )
-"""What `engine_args` may hold; anything else is refused by name."""
+"""What `engine_args` may hold that counts; what is neither known nor harmless is refused."""
 
 _FIELDS = {
     "engine", "engine_version", "gpu", "dtype", "tensor_parallel_size", "pipeline_parallel_size",
     "data_parallel_size", "kv_cache_dtype", "block_size", "max_model_len", "max_num_seqs",
-    "enable_prefix_caching", "kv_cache_memory_bytes", "engine_args",
+    "enable_prefix_caching", "kv_cache_memory_bytes", "engine_args", "mamba_ssm_cache_dtype",
+    "num_speculative_tokens", "speculative_method",
 }  # fmt: skip
 
 _KV_WORDS = ("auto", "bfloat16", "float16", "fp8_e4m3", "nvfp4")
@@ -64,6 +68,11 @@ class Settings(NamedTuple):
         reuse: blocks are shared by requests with a common beginning.
         v2: KVCacheManagerV2 and not KVCacheManager.
         fraction: free_gpu_memory_fraction: the cache's part of what is free after the weights.
+        host_bytes: host_cache_size: blocks in host memory, beside the GPU's; 0 for none.
+        model_dtype: dtype of the model and of its convolution states.
+        state_dtype: dtype of recurrent states.
+        stateful: the model keeps states.
+        proposed: tokens proposed ahead by the model's own layers (MTP); 0 without speculation.
     """
 
     release: str
@@ -79,6 +88,11 @@ class Settings(NamedTuple):
     reuse: bool
     v2: bool
     fraction: float
+    host_bytes: int
+    model_dtype: str
+    state_dtype: str
+    stateful: bool
+    proposed: int
 
 
 def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Settings:
@@ -93,7 +107,12 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
             raise UnsupportedError(f"{name} is not modelled for TensorRT-LLM", hint="leave it out")
     args = deployment.engine_args
     for name in args:
-        if name not in KNOWN_ARGUMENTS:
+        if name in NOT_MODELLED:
+            raise UnsupportedError(
+                f"{name} is not modelled for TensorRT-LLM ({NOT_MODELLED[name]})",
+                hint="leave it out",
+            )
+        if name not in KNOWN_ARGUMENTS and name not in HARMLESS:
             raise UnknownNameError("TensorRT-LLM setting", name, KNOWN_ARGUMENTS)
     if (_whole(args, "max_beam_width") or 1) > 1:
         raise UnsupportedError(
@@ -122,9 +141,14 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         or _DEFAULT_BATCH,
         max_tokens=_whole(args, "max_tokens"),
         windows=_windows(args.get("max_attention_window"), length),
-        reuse=reuse is not False,
+        reuse=_reuse(model, reuse, notes),
         v2=bool(_flag(args, "use_kv_cache_manager_v2")),
         fraction=_fraction(args),
+        host_bytes=_whole(args, "host_cache_size") or 0,
+        model_dtype=_model_dtype(model, deployment),
+        state_dtype=_state_dtype(model, deployment),
+        stateful=any(cache.states() for _, cache in model.caches()),
+        proposed=_proposed(model, deployment),
     )
 
 
@@ -181,7 +205,7 @@ def _dtype(model: ModelSpec, deployment: Deployment) -> KvDtype:
         raise UnknownNameError(
             "TensorRT-LLM KV cache dtype", deployment.kv_cache_dtype, [*_KV_WORDS, *_SPELLINGS]
         )
-    dtype = model.dtype if deployment.dtype == "auto" else deployment.dtype
+    dtype = _model_dtype(model, deployment)
     if word == "auto":
         word = model.kv_cache_dtype or dtype
     latent = any(cache.kind == "mla" for _, cache in model.caches())
@@ -191,6 +215,61 @@ def _dtype(model: ModelSpec, deployment: Deployment) -> KvDtype:
             hint="choose --kv-cache-dtype fp8",
         )
     return kv_dtype(word, dtype)
+
+
+def _model_dtype(model: ModelSpec, deployment: Deployment) -> str:
+    return model.dtype if deployment.dtype == "auto" else deployment.dtype
+
+
+def _state_dtype(model: ModelSpec, deployment: Deployment) -> str:
+    """Return the dtype of recurrent states: `auto` is the model dtype, whatever its config says.
+
+    _torch/pyexecutor/model_loader.py, validate_and_set_mamba_ssm_cache_dtype.
+    """
+    asked = deployment.engine_args.get("mamba_ssm_cache_dtype")
+    if asked is not None and not isinstance(asked, str):
+        raise InvalidValueError(f"mamba_ssm_cache_dtype is {asked!r:.40}, not a name")
+    ours = deployment.mamba_ssm_cache_dtype
+    word = asked or (None if ours in (None, "auto") else ours)
+    dtype = _model_dtype(model, deployment) if word in (None, "auto") else str(word)
+    element_bytes(dtype)
+    return dtype
+
+
+def _reuse(model: ModelSpec, asked: bool | None, notes: list[str]) -> bool:
+    """Return whether blocks are shared; not beside states, which the manager asserts."""
+    if not any(cache.states() for _, cache in model.caches()):
+        return asked is not False
+    if asked:
+        raise UnsupportedError(
+            f"TensorRT-LLM keeps no prefixes of {model.name}, which has states",
+            hint="set enable_block_reuse to false",
+        )
+    if asked is None:
+        notes.append("no prefix is kept beside states (enable_block_reuse has to be false)")
+    return False
+
+
+def _proposed(model: ModelSpec, deployment: Deployment) -> int:
+    """Return the tokens proposed ahead by the model's own layers (MTPDecodingConfig)."""
+    count, method = deployment.num_speculative_tokens, deployment.speculative_method
+    if count is None and method is None:
+        return 0
+    if method not in (None, "mtp"):
+        raise UnsupportedError(
+            f"speculation by {method} is not modelled for TensorRT-LLM",
+            hint="known: mtp, the model's own layers",
+        )
+    if count is None:
+        raise InvalidValueError(
+            "speculation without a number of tokens", hint="give num_speculative_tokens"
+        )
+    if not model.draft_layers:
+        raise UnsupportedError(
+            f"{model.name} has no layers that propose tokens",
+            hint="leave num_speculative_tokens out",
+        )
+    return count
 
 
 def _windows(value: str | float | bool | None, length: int) -> tuple[int, ...] | str | None:

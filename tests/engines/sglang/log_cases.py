@@ -114,7 +114,7 @@ CASES = (
 )  # fmt: skip
 
 ELSEWHERE = {
-    "sglang-054": "DeepSeek-V4's pools are not modelled; what is left for them is (below)",
+    "sglang-054": "an older release's price of DeepSeek-V4's token; what is left is (below)",
     "sglang-216": "a refusal before any pool is sized; the fraction that it names is (below)",
 }
 """Verifiable cases whose memory is reproduced and not a plan -> why."""

@@ -104,6 +104,7 @@ _CAPS = [
     pytest.param(8, 4, 2, {"chunk": 16}, 76, id="prefill"),
     pytest.param(8, 1, 2, {"tree": True, "chunk": 4}, 91, id="tree, pages of one, overlap"),
     pytest.param(4, 1, 10, {"chunk": 1000, "role": "decode"}, 100, id="decode"),
+    pytest.param(4, 1, 10, {"chunk": 1000, "role": "decode", "extra": 2}, 110, id="ahead"),
 ]
 
 
@@ -119,6 +120,7 @@ def test_requests_decide_on_windows(
         "chunked_prefill_size": rest["chunk"],
         "disable_overlap_schedule": not rest.get("overlap", True),
         "disaggregation_mode": rest.get("role", "null"),
+        "disaggregation_decode_extra_slots": rest.get("extra", 0),
     }
     settings: dict[str, Any] = {}
     if rest.get("tree"):

@@ -23,6 +23,7 @@ from kvcalc.engines.tensorrt_llm.blocks import (
     sequence_blocks,
 )
 from kvcalc.models import load_model
+from kvcalc.models.hf_config import read_config
 
 
 def _model(*heads: int, width: int = 64, windows: tuple[int | None, ...] = ()) -> ModelSpec:
@@ -148,10 +149,42 @@ def test_nvfp4() -> None:
 
 
 def test_latents_are_on_every_rank() -> None:
-    """aiconfigurator: 35,136 elements a token of DeepSeek-V3 at any tensor-parallel size."""
-    for tp in (1, 8):
-        found = _plan(load_model("deepseek-v3"), tensor_parallel_size=tp)
-        assert found.growth() == (35_136 * 2, 1)
+    """aiconfigurator: 35,136 elements a token at any tensor-parallel size, and not 218,624."""
+    for name in ("deepseek-v3", "kimi-k2.5"):
+        for tp in (1, 4, 8):
+            found = _plan(load_model(name), tensor_parallel_size=tp, kv_cache_dtype="bfloat16")
+            assert found.growth() == (35_136 * 2, 1)
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+def test_latents_beside_an_indexer(tp: int) -> None:
+    """aiconfigurator: DeepSeek-V3.2 has 512 x 2 + 64 x 2 + 132 B a token and layer in bfloat16."""
+    found = _plan(load_model("deepseek-v3.2"), tensor_parallel_size=tp, kv_cache_dtype="bfloat16")
+
+    assert found.growth() == (61 * (512 * 2 + 64 * 2 + 132), 1)
+
+
+def test_the_last_layers_have_windows() -> None:
+    """test_kv_cache_estimation.py: max_window_layers 2 of 4: none, none, 4096, 4096."""
+    config = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "hidden_size": 256,
+        "use_sliding_window": True,
+        "sliding_window": 4096,
+        "max_window_layers": 2,
+        "max_position_embeddings": 32_768,
+        "torch_dtype": "bfloat16",
+    }
+    found = _plan(read_config(config, "config.json", "qwen2"), {"max_attention_window": "model"})
+
+    assert [(pool.name, pool.groups[0].layers) for pool in found.rank.pools] == [
+        ("blocks", 2),
+        ("window 4096", 2),
+    ]
 
 
 @pytest.mark.parametrize(

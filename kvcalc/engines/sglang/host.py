@@ -1,0 +1,70 @@
+"""Copies of prefixes in host memory: HiCache's pool, beside the GPU's and its budget.
+
+SGLang 0.5.23 mem_cache/pool_host/base.py (HostKVCache), arg_groups/hicache_hook.py and
+mem_cache/hicache_auto_size.py.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.engines.sglang.arguments import Arguments
+
+__all__ = ["Host", "host_of", "host_tokens"]
+
+_RATIO, _BUFFER_RATIO = 2.0, 1.2
+_GB = 1e9
+
+
+class Host(NamedTuple):
+    """What is asked for.
+
+    Attributes:
+        ratio: tokens of the host's pool for every token of the GPU's.
+        size: GB (10^9) of the host's pool of one rank; None where the ratio decides.
+        fits: neither was asked for, so that the ratio is lowered until the host has room.
+    """
+
+    ratio: float
+    size: int | None
+    fits: bool
+
+
+def host_of(arguments: Arguments, *, role: str | None) -> Host | None:
+    """Return what is kept on the host; None where nothing is.
+
+    Raises:
+        UnsupportedError: sizes without the cache, or a decoding server, which has rules of its own.
+    """
+    ratio, size = arguments.number("hicache_ratio"), arguments.integer("hicache_size")
+    mode = arguments.word("hicache_host_memory_mode")
+    if not arguments.flag("enable_hierarchical_cache"):
+        given = {"hicache_ratio": ratio, "hicache_size": size, "hicache_host_memory_mode": mode}
+        for name in (name for name, value in given.items() if value is not None):
+            raise UnsupportedError(
+                f"{name} without a cache in host memory", hint="set enable_hierarchical_cache"
+            )
+        return None
+    if role == "decode":
+        raise UnsupportedError(
+            "host memory of a decoding server is not modelled for SGLang",
+            hint="leave enable_hierarchical_cache out",
+        )
+    default = _BUFFER_RATIO if mode == "buffer_only" else _RATIO
+    return Host(ratio or default, size, fits=ratio is None and size is None)
+
+
+def host_tokens(host: Host, device_tokens: int, token_bytes: int, page: int) -> int:
+    """Return the tokens of the host's pool: whole pages, and one more.
+
+    Args:
+        host: what is asked for.
+        device_tokens: tokens of the GPU's pool.
+        token_bytes: bytes of a token on one rank.
+        page: tokens a page.
+    """
+    tokens = int(device_tokens * host.ratio)
+    if host.size is not None:
+        tokens = int(host.size * _GB // token_bytes)
+    return (tokens // page + 1) * page
