@@ -243,8 +243,8 @@ def _too_much(plan: CachePlan, start: StartUp, card_bytes: int | None) -> Iterat
         if pool.units is not None and not pool.beside
     ]
     given = start.kv_cache_bytes
-    beside = plan.split == "tokens"  # there, the budget does not pay for what the settings fix
-    if given is not None and sum(fixed) > given and not beside:
+    apart = plan.split == "tokens"  # there, the budget does not pay for what the settings fix
+    if given is not None and sum(fixed) > given and not apart:
         yield (
             f"the blocks that are set come to {format_count(sum(fixed))} B, more than the"
             f" {format_count(given)} B given: allocating them would fail"
