@@ -84,9 +84,16 @@ def stages_of(model: ModelSpec, settings: Settings) -> list[ModelSpec]:
     """Return each stage's layers as one rank keeps them; the first stages have a layer more.
 
     Raises:
-        UnsupportedError: more stages than layers.
+        UnsupportedError: more stages than layers, or query heads that the ranks do not divide
+            (_torch/modules/attention.py, Attention).
     """
     count, pp = model.num_hidden_layers, settings.pp
+    queries = model.num_attention_heads
+    if queries is not None and queries % settings.tp:
+        raise UnsupportedError(
+            f"TensorRT-LLM cannot split {queries} query heads over {settings.tp} ranks",
+            hint=f"choose a tensor-parallel size that divides {queries}",
+        )
     if pp > count:
         raise UnsupportedError(
             f"{count} layers cannot be split over {pp} pipeline stages",

@@ -27,8 +27,11 @@ def explain(model: ModelSpec, stages: list[list[Kept]], settings: Settings) -> l
     """Return the notes of a plan."""
     return [
         *_heads(model, settings),
+        *_ranks_apart(settings),
         *_estimator(model, stages[0], settings),
         *_windows(model, stages[0], settings),
+        *_limits(stages, settings),
+        *_host(stages, settings),
         *_table(stages[0], settings),
     ]
 
@@ -64,8 +67,8 @@ def _estimator(model: ModelSpec, kept: list[Kept], settings: Settings) -> Iterat
     manager = sum(part.cell for part in kept)
     if estimated != manager:
         yield (
-            f"the engine's estimate before it has a cache is {format_count(estimated)} B a token,"
-            f" its cache {format_count(manager)} B"
+            f"a token takes {format_count(manager)} B of the cache; the engine's own estimate, made"
+            f" before it allocates, says {format_count(estimated)} B (get_cache_size_per_token)"
         )
 
 
@@ -84,9 +87,60 @@ def _windows(model: ModelSpec, kept: list[Kept], settings: Settings) -> Iterator
         yield "scales of nvfp4 are not counted where windows differ: pools outgrow their memory"
 
 
+def _ranks_apart(settings: Settings) -> Iterator[str]:
+    if settings.shared_ranks > 1:
+        yield (
+            f"attention data parallelism: each of {settings.shared_ranks} ranks holds all KV heads,"
+            " for requests of its own; the figures, max_batch_size too, are those of one rank"
+        )
+
+
+def _limits(stages: list[list[Kept]], settings: Settings) -> Iterator[str]:
+    """Say what bounds the pool, and where that shortens the longest sequence."""
+    if settings.bytes_given and settings.fraction_asked:
+        yield (
+            f"free_gpu_memory_fraction {settings.fraction} plays no part: the bytes of the cache"
+            " are given"
+        )
+    limit = settings.max_tokens
+    if limit is None or settings.v2 or any(len(kept) > 1 for kept in stages):
+        return
+    held = limit if settings.rounds_up else limit // settings.block * settings.block
+    yield (
+        f"max_tokens {format_count(limit)} bounds the pool: {format_count(held)} tokens in blocks"
+        f" of {settings.block}, however much the memory holds"
+    )
+    if held < settings.length:
+        yield (
+            f"a sequence of max_seq_len {format_count(settings.length)} does not fit max_tokens:"
+            " the engine lowers max_seq_len to what the pool holds"
+        )
+
+
+def _host(stages: list[list[Kept]], settings: Settings) -> Iterator[str]:
+    """Say what host_cache_size holds (calculate_max_num_blocks)."""
+    if not settings.host_bytes:
+        return
+    given = f"host_cache_size {format_count(settings.host_bytes)} B"
+    if settings.v2 or any(len(kept) > 1 for kept in stages):
+        yield f"{given} on the host of each rank holds blocks that are out of use"
+        return
+    cell = max(part.cell for kept in stages for part in kept)
+    blocks = settings.host_bytes // cell // settings.block
+    yield (
+        f"{given} on the host of each rank holds {format_number_of(blocks, 'block')} that are out"
+        " of use: no sequence that runs can have them"
+    )
+
+
 def _table(kept: list[Kept], settings: Settings) -> Iterator[str]:
+    """Say what the offsets take: for a token more than the maximum, which overlapping needs."""
     pools = sum(len(part.widths) for part in kept)
-    size = offset_table_bytes(pools, settings.batch, cdiv(settings.length, settings.block))
+    blocks, places = cdiv(settings.length + 1, settings.block), settings.batch
+    if settings.v2:
+        blocks, places = cdiv(blocks, 4) * 4, places + 1
+        pools = len(kept)
+    size = offset_table_bytes(pools, places, blocks)
     yield f"the table of block offsets takes {format_count(size)} B of pinned host memory"
 
 
@@ -95,6 +149,13 @@ def not_modelled(settings: Settings, *, several: bool) -> tuple[str, ...]:
     told = []
     if several and settings.v2:
         told.append("how KVCacheManagerV2 shares its quota at first among the windows' pools")
+    if settings.v2:
+        told.append(
+            "max_util_for_resume: a V2 cache too small for max_seq_len serves 0.95 of what it holds"
+            " in some releases"
+        )
+    if settings.v2 and settings.max_tokens is not None:
+        told.append("max_tokens as a bound of KVCacheManagerV2's quota")
     if several and not settings.v2:
         told.append("windows cut down where the memory does not hold one sequence")
     if settings.windows is not None:
