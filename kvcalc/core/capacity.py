@@ -146,7 +146,9 @@ def _sized_units(rank: Rank, usable: int) -> tuple[int, ...]:
     counts = rank.sizing.counts(usable)
     page = rank.sizing.page_tokens
     return tuple(
-        counts.of(pool.sized) // (page if pool.sized in ("tokens", "window") else 1)
+        _fixed_units(pool)
+        if pool.beside  # what is allocated beside the budget is none of what it comes to
+        else counts.of(pool.sized) // (page if pool.sized in ("tokens", "window") else 1)
         for pool in rank.pools
     )
 

@@ -18,6 +18,7 @@ from kvcalc.engines.tensorrt_llm.layers import Kept, check_served, sort_layers, 
 from kvcalc.engines.tensorrt_llm.notes import CONVENTION, explain, not_modelled
 from kvcalc.engines.tensorrt_llm.settings import Settings, resolve
 from kvcalc.engines.tensorrt_llm.start_up import start_up_log
+from kvcalc.engines.tensorrt_llm.states import of_states, state_pool
 
 __all__ = ["plan", "start_up_log"]
 
@@ -40,11 +41,13 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
             hint="use --engine none to see what its layers are",
         )
     several = any(len(kept) > 1 for kept in sorted_stages)
+    states = state_pool(model, settings)
     ranks = tuple(
-        _rank(number, stage, kept, settings, several=several)
+        _rank(number, stage, kept, states, settings, several=several)
         for number, (stage, kept) in enumerate(zip(stages, sorted_stages, strict=True))
     )
     notes.extend(explain(model, sorted_stages, settings))
+    notes.extend(of_states(states))
     return CachePlan(
         engine="tensorrt-llm",
         engine_version=settings.release,
@@ -75,9 +78,17 @@ def _split(settings: Settings, *, several: bool) -> Split:
 
 
 def _rank(
-    number: int, stage: ModelSpec, kept: list[Kept], settings: Settings, *, several: bool
+    number: int,
+    stage: ModelSpec,
+    kept: list[Kept],
+    states: Pool | None,
+    settings: Settings,
+    *,
+    several: bool,
 ) -> Rank:
     pools = tuple(_pool(part, len(kept), settings) for part in kept)
+    if states is not None:
+        pools = (*pools, states)
     sizing = None
     if not settings.v2 and not several and kept:
         sizing = TokenBudget(
@@ -88,7 +99,7 @@ def _rank(
         )
     return Rank(
         name=f"stage {number}" if settings.pp > 1 else "rank",
-        share=stage,
+        share=None if states else stage,
         pools=pools,
         multiplicity=settings.tp,
         sizing=sizing,

@@ -17,6 +17,7 @@ from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv
 from kvcalc.engines.tensorrt_llm.settings import Settings
+from kvcalc.engines.tensorrt_llm.states import check_states
 
 __all__ = ["Kept", "ceil_heads", "check_served", "sort_layers", "stages_of"]
 
@@ -61,11 +62,12 @@ def check_served(model: ModelSpec, settings: Settings) -> None:
     for _, cache in model.caches():
         kinds = ("compressed_attention", "sliding_mla", "chunked_attention")
         sparse = isinstance(cache, Indexer) and cache.index_dtype != "fp8_block128"
-        if cache.states() or cache.kind in kinds or sparse or isinstance(cache.span, Once):
+        if cache.kind in kinds or sparse or isinstance(cache.span, Once):
             raise UnsupportedError(
                 f"TensorRT-LLM's cache of {model.name}'s {cache.kind} layers is not modelled",
                 hint="use --engine none for the model's own arithmetic",
             )
+    check_states(model, settings)
     if settings.v2:
         return
     shapes = {

@@ -59,6 +59,7 @@ class Settings(NamedTuple):
         tp: ranks that share the heads of a request; 1 under attention DP.
         pp: pipeline stages.
         dtype: what packs the rows.
+        model_dtype: what the model is run in.
         block: tokens_per_block.
         length: max_seq_len.
         batch: max_batch_size.
@@ -81,6 +82,7 @@ class Settings(NamedTuple):
     tp: int
     pp: int
     dtype: KvDtype
+    model_dtype: str
     block: int
     length: int
     batch: int
@@ -139,6 +141,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         tp=tp // shared,
         pp=pp,
         dtype=_dtype(model, deployment, card, v2=v2),
+        model_dtype=model.dtype if deployment.dtype == "auto" else deployment.dtype,
         block=_block(model, args, deployment.block_size, card, notes),
         length=length,
         batch=batch,
@@ -167,7 +170,12 @@ def _reuse(
     asked = flag(args, "enable_block_reuse")
     if asked is None:
         asked = deployment.enable_prefix_caching
-    if asked is False:
+    if asked and model.has_state_layers:
+        raise UnsupportedError(
+            "TensorRT-LLM's manager of hybrids asserts that blocks are not reused",
+            hint="set enable_block_reuse to false, or leave it out",
+        )
+    if asked is False or model.has_state_layers:
         return False
     if any(cache.kind == "mla" for _, cache in model.caches()) and not reuses_latents(card):
         notes.append("blocks of latents are not shared on this card: enable_block_reuse is put off")

@@ -27,6 +27,8 @@ def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]
     told = [f"Number of tokens per block: {block}."]
     total = tokens = 0
     for pool, count in zip(plan.rank.pools, units, strict=True):
+        if pool.beside:
+            continue  # states, which are logged in GB
         told.append(f"Number of blocks in KV cache primary pool: {count}")
         total += pool.total_bytes(count)
         tokens = max(tokens, count * block)
