@@ -112,8 +112,8 @@ def _pool(kept: Kept, windows: int, settings: Settings) -> Pool:
     rules: list[tuple[Rule, dict[str, int]]] = []
     if kept.payload:
         rules.append((_rule(kept.limit, None, settings), kept.payload))
-    for limit, payload in kept.windows.items():
-        rules.append((_rule(kept.limit, limit, settings), payload))
+    for (read, restarts), payload in kept.windows.items():
+        rules.append((_rule(kept.limit, read, settings, restarts=restarts), payload))
     (rule, payload), *others = rules
     group = Group(
         name="attention" if kept.limit is None else f"window {kept.limit}",
@@ -133,9 +133,11 @@ def _pool(kept: Kept, windows: int, settings: Settings) -> Pool:
     )
 
 
-def _rule(kept: int | None, read: int | None, settings: Settings) -> Rule:
+def _rule(
+    kept: int | None, read: int | None, settings: Settings, *, restarts: bool = False
+) -> Rule:
     """Return how a sequence fills blocks: V2 has room for a token more (compute_page_count)."""
     if kept is None:
         ahead = 1 if settings.v2 else 0
-        return Grow(block_tokens=settings.block, lookahead=ahead, limit=read)
+        return Grow(block_tokens=settings.block, lookahead=ahead, limit=read, restarts=restarts)
     return Window(block_tokens=settings.block, window=kept, ring=not settings.v2)

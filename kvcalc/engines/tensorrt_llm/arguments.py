@@ -56,14 +56,18 @@ NO_BYTES = {
 """Settings of KvCacheConfig that change nothing that is counted here -> what they are for."""
 
 NOT_MODELLED = {
+    "avg_seq_len": "how KVCacheManagerV2 shares its quota is not modelled: leave it out",
+    "block_reuse_config": "turns of a conversation are not modelled: leave it out",
     "cross_kv_cache_fraction": "cross-attention's cache is not modelled: leave it out",
     "dtype": "name the cache's dtype with --kv-cache-dtype (kv_cache_dtype in Python)",
     "kv_cache_config": "give its fields one by one: kv_cache_config.max_tokens=4096",
     "mamba_ssm_stochastic_rounding": "it adds a seed a slot: leave it out",
     "mamba_state_config": "kept states of shared beginnings are not modelled: leave it out",
+    "mamba_state_cache_interval": "kept states of shared beginnings are not modelled: leave it out",
     "max_gpu_total_bytes": "give the bytes of the cache with --kv-memory",
     "max_num_tokens": "the tokens of a step change what is left for the cache: give --kv-memory",
     "pipeline_parallel_size": "use --pp (pipeline_parallel_size in Python)",
+    "pool_ratio": "how KVCacheManagerV2 shares its quota is not modelled: leave it out",
     "sink_token_length": "tokens that a window always keeps are not modelled: leave it out",
     "sparse_attention_config": "only a model's own sparse attention is modelled: leave it out",
     "speculative_config": "speculation is not modelled for TensorRT-LLM: leave it out",

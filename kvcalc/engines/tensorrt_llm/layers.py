@@ -9,17 +9,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvcalc.core.attention import FullAttention, Indexer, Mla, SlidingWindow
+from kvcalc.core.attention import ChunkedAttention, FullAttention, Indexer, Mla, SlidingWindow
 from kvcalc.core.dtypes import DTYPES
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.kind import CacheBase, Once
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv
+from kvcalc.engines.every_token import span_of
 from kvcalc.engines.tensorrt_llm.settings import Settings
 from kvcalc.engines.tensorrt_llm.states import check_states
 
-__all__ = ["Kept", "ceil_heads", "check_served", "sort_layers", "stages_of"]
+__all__ = ["PER_HEAD", "Kept", "ceil_heads", "check_served", "sort_layers", "stages_of"]
+
+
+PER_HEAD = (FullAttention, SlidingWindow, ChunkedAttention)
+"""Caches with K and V of KV heads."""
 
 
 class Kept(NamedTuple):
@@ -29,7 +34,8 @@ class Kept(NamedTuple):
         limit: the window; None where every token is kept.
         layers: layers.
         payload: bytes by role of layers that read every token that they keep.
-        windows: window -> bytes by role of layers that read no more than that.
+        windows: (window or chunk, whether it is a chunk) -> bytes by role of layers that read no
+            more than that.
         cell: bytes of a token as the tensors have it.
         priced: bytes of a token as the start counts them.
         widths: distinct KV heads of the layers: a tensor each.
@@ -38,7 +44,7 @@ class Kept(NamedTuple):
     limit: int | None
     layers: int
     payload: dict[str, int]
-    windows: dict[int, dict[str, int]]
+    windows: dict[tuple[int, bool], dict[str, int]]
     cell: int
     priced: int
     widths: frozenset[int]
@@ -60,20 +66,27 @@ def check_served(model: ModelSpec, settings: Settings) -> None:
         UnsupportedError: naming the cache.
     """
     for _, cache in model.caches():
-        kinds = ("compressed_attention", "sliding_mla", "chunked_attention")
+        kinds = ("compressed_attention", "sliding_mla")
         sparse = isinstance(cache, Indexer) and cache.index_dtype != "fp8_block128"
         if cache.kind in kinds or sparse or isinstance(cache.span, Once):
             raise UnsupportedError(
                 f"TensorRT-LLM's cache of {model.name}'s {cache.kind} layers is not modelled",
                 hint="use --engine none for the model's own arithmetic",
             )
+    if settings.windows is not None and any(
+        isinstance(cache, ChunkedAttention) for _, cache in model.caches()
+    ):
+        raise UnsupportedError(
+            "max_attention_window beside chunked attention is not modelled for TensorRT-LLM",
+            hint="leave it out: every layer then keeps every token",
+        )
     check_states(model, settings)
     if settings.v2:
         return
     shapes = {
         (cache.head_dim, cache.v_head_dim or cache.head_dim)
         for _, cache in model.caches()
-        if isinstance(cache, (FullAttention, SlidingWindow))
+        if isinstance(cache, PER_HEAD)
     }
     if len({k for k, _ in shapes}) > 1 or any(k != v for k, v in shapes):
         raise UnsupportedError(
@@ -132,18 +145,17 @@ def _window(number: int, run: LayerRun, settings: Settings) -> int | None:
 
 def _kept(limit: int | None, runs: list[LayerRun], settings: Settings) -> Kept:
     payload: dict[str, int] = {}
-    windows: dict[int, dict[str, int]] = {}
+    windows: dict[tuple[int, bool], dict[str, int]] = {}
     cell = priced = 0
     widths = set()
     for run in runs:
         for cache in run.caches:
             into = payload
-            if isinstance(cache, SlidingWindow):
+            if isinstance(cache, PER_HEAD):
                 widths.add(cache.num_kv_heads)
-                if limit is None or cache.sliding_window < limit:
-                    into = windows.setdefault(cache.sliding_window, {})
-            elif isinstance(cache, FullAttention):
-                widths.add(cache.num_kv_heads)
+            _, read, restarts = span_of(1, cache)
+            if read is not None and (limit is None or read < limit):
+                into = windows.setdefault((read, restarts), {})
             for row in cache.rows():
                 size = settings.dtype.bytes_of(row)
                 into[row.role] = into.get(row.role, 0) + size
@@ -155,7 +167,7 @@ def _kept(limit: int | None, runs: list[LayerRun], settings: Settings) -> Kept:
 def _cell(cache: CacheBase, settings: Settings) -> int:
     """Bytes of a token of a layer's tensors; one vector that is K and V is kept twice."""
     size = sum(settings.dtype.bytes_of(row) for row in cache.rows())
-    single = isinstance(cache, (FullAttention, SlidingWindow)) and cache.v_head_dim == 0
+    single = isinstance(cache, PER_HEAD) and cache.v_head_dim == 0
     return size * 2 if single else size
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvcalc.core.attention import FullAttention, SlidingWindow
+from kvcalc.core.attention import ChunkedAttention, FullAttention, SlidingWindow
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv, format_count, format_number_of
 from kvcalc.engines.tensorrt_llm.blocks import estimated_bytes_per_token, offset_table_bytes
-from kvcalc.engines.tensorrt_llm.layers import Kept
+from kvcalc.engines.tensorrt_llm.layers import PER_HEAD, Kept
 from kvcalc.engines.tensorrt_llm.settings import Settings
 
 __all__ = ["CONVENTION", "explain", "not_modelled"]
@@ -36,8 +36,8 @@ def explain(model: ModelSpec, stages: list[list[Kept]], settings: Settings) -> l
     ]
 
 
-def _per_head(model: ModelSpec) -> list[FullAttention | SlidingWindow]:
-    return [c for _, c in model.caches() if isinstance(c, (FullAttention, SlidingWindow))]
+def _per_head(model: ModelSpec) -> list[FullAttention | SlidingWindow | ChunkedAttention]:
+    return [c for _, c in model.caches() if isinstance(c, PER_HEAD)]
 
 
 def _heads(model: ModelSpec, settings: Settings) -> Iterator[str]:
@@ -79,10 +79,19 @@ def _windows(model: ModelSpec, kept: list[Kept], settings: Settings) -> Iterator
             f"{format_number_of(unread, 'layer')} with a window keep every token: without"
             " max_attention_window each layer keeps the whole sequence"
         )
+    chunked = sum(count for count, cache in model.caches() if isinstance(cache, ChunkedAttention))
+    if chunked:
+        yield (
+            f"{format_number_of(chunked, 'layer')} with a chunk keep every token: chunks bound what"
+            " is read, and divide no pool"
+        )
     if len(kept) > 1:
         yield f"{len(kept)} windows: each gets the same memory, whatever its layers need"
     if len(kept) > 1 and settings.max_tokens is not None and not settings.v2:
-        yield "max_tokens is ignored where windows differ"
+        yield (
+            "max_tokens bounds no pool's tokens where windows differ: the engine turns it into"
+            " bytes of all windows before it starts (configure_kv_cache_capacity)"
+        )
     if any(part.priced != part.cell for part in kept) and len(kept) > 1:
         yield "scales of nvfp4 are not counted where windows differ: pools outgrow their memory"
 
@@ -156,6 +165,8 @@ def not_modelled(settings: Settings, *, several: bool) -> tuple[str, ...]:
         )
     if settings.v2 and settings.max_tokens is not None:
         told.append("max_tokens as a bound of KVCacheManagerV2's quota")
+    if several and not settings.v2 and settings.max_tokens is not None:
+        told.append("max_tokens as a bound of the bytes of all windows")
     if several and not settings.v2:
         told.append("windows cut down where the memory does not hold one sequence")
     if settings.windows is not None:

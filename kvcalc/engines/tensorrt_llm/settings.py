@@ -213,9 +213,9 @@ def _block(
         UnsupportedError: no power of two.
     """
     asked = either("tokens_per_block", whole(args, "tokens_per_block"), ours)
-    if asked is not None and asked & (asked - 1):
+    if asked is not None and (asked == 1 or asked & (asked - 1)):
         raise UnsupportedError(
-            f"tokens_per_block {asked} is no power of two, as TensorRT-LLM's kernels ask for",
+            f"tokens_per_block {asked} is no power of two above 1, as TensorRT-LLM asks for",
             hint="choose 32, 64 or 128",
         )
     if flash_mla(model, card):

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from kvcalc.core.attention import CrossAttention, FullAttention
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError, UnsupportedError
+from kvcalc.core.layers import LayerRun
+from kvcalc.core.model import ModelSpec
 from kvcalc.engines import plan
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
@@ -25,11 +28,17 @@ from kvcalc.models.presets import load_gpu
         ("llama-3.1-8b", {"engine_version": "0.5"}, "is not known"),
         ("deepseek-v3", {"kv_cache_dtype": "nvfp4"}, "nvfp4 cache of latents"),
         ("qwen3.5-27b", {}, "gated_delta_net layers is not modelled"),
-        ("llama-4-scout", {}, "chunked_attention layers is not modelled"),
+        (
+            "llama-4-scout",
+            {"engine_args": {"max_attention_window": 8192}},
+            "window beside chunked attention",
+        ),
         ("mimo-v2-flash", {}, "in one width"),
         ("llama-3.1-8b", {"block_size": 64, "engine_args": {"tokens_per_block": 32}}, "contradict"),
         ("llama-3.1-8b", {"tensor_parallel_size": 3}, "cannot split 32 query heads over 3 ranks"),
         ("llama-3.1-8b", {"block_size": 48}, "48 is no power of two"),
+        ("llama-3.1-8b", {"block_size": 1}, "1 is no power of two above 1"),
+        ("llama-3.1-8b", {"num_speculative_tokens": 2}, "num_speculative_tokens is not modelled"),
         (
             "llama-3.1-8b",
             {"kv_cache_dtype": "nvfp4", "engine_args": {"use_kv_cache_manager_v2": True}},
@@ -60,6 +69,7 @@ def test_refused(name: str, settings: dict[str, Any], message: str) -> None:
         ("llama-3.1-8b", {"kv_cache_dtype": "fp8"}),
         ("deepseek-v3.2", {"kv_cache_dtype": "fp8", "tensor_parallel_size": 8}),
         ("gpt-oss-20b", {}),
+        ("llama-4-scout", {"max_model_len": 32768}),
         ("gpt-oss-20b", {"engine_args": {"max_attention_window": "model"}}),
         ("gpt-oss-20b", {"engine_args": {"max_attention_window": "128,131072"}}),
     ],
@@ -223,3 +233,34 @@ def test_latents_are_not_shared_on_ada() -> None:
     deployment = Deployment(engine="tensorrt-llm", gpu=load_gpu("l40s"), tensor_parallel_size=8)
 
     assert plan(load_model("deepseek-v3"), deployment).reuse_tokens is None
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_chunks_keep_every_token(v2: bool) -> None:
+    """docs/source/features/kvcache.md: chunked attention does not partition the pools."""
+    deployment = Deployment(engine="tensorrt-llm", engine_args={"use_kv_cache_manager_v2": v2})
+    found = plan(load_model("llama-4-scout"), deployment)
+    (pool,) = found.rank.pools
+
+    assert pool.unit_bytes == 32 * 48 * 2 * 8 * 128 * 2
+    assert found.held(40_000) == {"blocks": 1250 + v2}
+    assert found.bytes_readable(8192) < found.bytes_readable(8191)
+    assert any("36 layers with a chunk keep every token" in note for note in found.notes)
+
+
+def test_cross_attention_is_refused_by_name() -> None:
+    caches = (
+        FullAttention(num_kv_heads=20, head_dim=64),
+        CrossAttention(num_kv_heads=20, head_dim=64, encoder_tokens=1500),
+    )
+    model = ModelSpec(
+        name="speech",
+        dtype="float16",
+        num_hidden_layers=32,
+        layers=(LayerRun(count=32, caches=caches),),
+    )
+
+    with pytest.raises(UnsupportedError, match="cross_attention layers is not modelled"):
+        plan(model, Deployment(engine="tensorrt-llm"))
+    with pytest.raises(UnsupportedError, match="cross_kv_cache_fraction"):
+        plan(model, Deployment(engine="tensorrt-llm", engine_args={"cross_kv_cache_fraction": 0.5}))

@@ -8,9 +8,12 @@ import pytest
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
+from kvcalc.core.memory import Term
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan, start_up_log
+from kvcalc.engines.tensorrt_llm.budget import budgets
 from kvcalc.models import load_model
+from kvcalc.models.presets import load_gpu
 
 _NANO_LAYER = (64 * 64 + 2 * 8 * 128) * 3 * 2 + 64 * 64 * 128 * 4
 """conv_dim x (d_conv - 1) in bfloat16; heads x head_dim x d_state in float32."""
@@ -72,6 +75,23 @@ def test_wastes_conserve() -> None:
         wastes = found.wastes(n)
         assert wastes.reserved_bytes == wastes.used_bytes + sum(wastes.by_name().values())
         assert wastes.reserved_bytes == found.bytes_held(n)
+
+
+def test_states_are_taken_before_the_share_of_the_cache() -> None:
+    """KvCacheCreator: the peak of the estimation run holds them."""
+    model = load_model("qwen3-next-80b-a3b")
+    deployment = Deployment(
+        engine="tensorrt-llm",
+        gpu=load_gpu("h200"),
+        tensor_parallel_size=2,
+        engine_args={"max_batch_size": 16},
+    )
+    found = plan(model, deployment)
+    weights = Term(name="weights", low_bytes=1, high_bytes=1, source="of the test")
+    (budget,) = budgets(model, deployment, found, (weights,))
+    (term,) = (term for term in budget.terms if term.name == "other")
+
+    assert term.low_bytes == term.high_bytes == found.rank.beside_bytes
 
 
 @pytest.mark.parametrize(
