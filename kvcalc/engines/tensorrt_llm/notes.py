@@ -106,10 +106,10 @@ def _ranks_apart(settings: Settings) -> Iterator[str]:
 
 def _limits(stages: list[list[Kept]], settings: Settings) -> Iterator[str]:
     """Say what bounds the pool, and where that shortens the longest sequence."""
-    if settings.bytes_given and settings.fraction_asked:
+    if settings.fraction_asked:
         yield (
-            f"free_gpu_memory_fraction {settings.fraction} plays no part: the bytes of the cache"
-            " are given"
+            f"free_gpu_memory_fraction {settings.fraction} plays no part where the bytes of the"
+            " cache are given"
         )
     limit = settings.max_tokens
     if limit is None or settings.v2 or any(len(kept) > 1 for kept in stages):

@@ -74,7 +74,6 @@ class Settings(NamedTuple):
         host_bytes: host_cache_size: what blocks that are out of use get on the host.
         state_dtype: mamba_ssm_cache_dtype; None for `auto`.
         shared_ranks: ranks of attention data parallelism, each with requests of its own; 1 without.
-        bytes_given: the bytes of the cache are given, and not found by measuring.
     """
 
     release: str
@@ -96,7 +95,6 @@ class Settings(NamedTuple):
     host_bytes: int
     state_dtype: str | None
     shared_ranks: int
-    bytes_given: bool
 
 
 def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Settings:
@@ -155,7 +153,6 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         host_bytes=whole(args, "host_cache_size", least=0) or 0,
         state_dtype=_state_dtype(args, deployment),
         shared_ranks=shared,
-        bytes_given=deployment.kv_cache_memory_bytes is not None,
     )
 
 

@@ -169,7 +169,7 @@ def test_max_batch_size_bounds_the_sequences(
 
 
 def test_notes_of_what_plays_no_part_and_of_the_host() -> None:
-    given = _noted("llama-3.1-8b", {"free_gpu_memory_fraction": 0.5}, kv_cache_memory_bytes=2**30)
+    given = _noted("llama-3.1-8b", {"free_gpu_memory_fraction": 0.5})
     host = _noted("llama-3.1-8b", {"host_cache_size": 2**30})
 
     assert any("free_gpu_memory_fraction 0.5 plays no part" in note for note in given)
