@@ -136,8 +136,11 @@ def _pool(kept: Kept, windows: int, settings: Settings) -> Pool:
 def _rule(
     kept: int | None, read: int | None, settings: Settings, *, restarts: bool = False
 ) -> Rule:
-    """Return how a sequence fills blocks: V2 has room for a token more (compute_page_count)."""
+    """Return how a sequence fills blocks.
+
+    Both managers hand out as many as the tokens fill: compute_page_count, which counts one more for
+    a full page, is called by neither (runtime/kv_cache_manager_v2 _kv_cache.py, _KVCache.resize).
+    """
     if kept is None:
-        ahead = 1 if settings.v2 else 0
-        return Grow(block_tokens=settings.block, lookahead=ahead, limit=read, restarts=restarts)
+        return Grow(block_tokens=settings.block, limit=read, restarts=restarts)
     return Window(block_tokens=settings.block, window=kept, ring=not settings.v2)

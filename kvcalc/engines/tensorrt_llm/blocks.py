@@ -1,8 +1,8 @@
 """Blocks of a sequence, of the memory, and of a dry run.
 
 TensorRT-LLM cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp;
-_torch/pyexecutor/resource_manager.py (calculate_max_num_blocks, get_cache_size_per_token,
-compute_page_count) and _util.py (_get_token_num_for_estimation).
+_torch/pyexecutor/resource_manager.py (calculate_max_num_blocks, get_cache_size_per_token) and
+_util.py (_get_token_num_for_estimation).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ __all__ = [
     "estimation_tokens",
     "free_blocks",
     "offset_table_bytes",
-    "page_count",
     "sequence_blocks",
 ]
 
@@ -54,15 +53,6 @@ def free_blocks(total: int, prompt: int, tokens: int, block: int, beams: int = 1
         beams: beams of a search.
     """
     return total - sequence_blocks(prompt, tokens, block, beams)
-
-
-def page_count(tokens: int, page: int) -> int:
-    """Return the pages that KVCacheManagerV2 counts: room for one token more.
-
-    >>> page_count(31, 32), page_count(32, 32)
-    (1, 2)
-    """
-    return (tokens + page) // page
 
 
 def blocks_in_memory(

@@ -11,6 +11,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import cdiv
 from kvcalc.engines import plan
 from kvcalc.engines.tensorrt_llm.blocks import (
     blocks_in_memory,
@@ -19,7 +20,6 @@ from kvcalc.engines.tensorrt_llm.blocks import (
     estimation_tokens,
     free_blocks,
     offset_table_bytes,
-    page_count,
     sequence_blocks,
 )
 from kvcalc.models import load_model
@@ -82,13 +82,13 @@ def test_a_token_more_under_the_second_manager() -> None:
 
 
 def test_the_second_manager_counts_bytes() -> None:
-    """A quota of 8 GiB is 8 GiB of room; a full page makes the next one needed."""
+    """A quota of 8 GiB is 8 GiB of room; a sequence has the pages that its tokens fill."""
     found = _plan(load_model("llama-3.1-8b"), {"use_kv_cache_manager_v2": True})
     page = found.block_bytes or 0
 
     assert found.capacity(8 * 2**30, at=32).max_sequences == 8 * 2**30 // page
     for n in (1, 31, 32, 33, 1000, 1024):
-        assert found.held(n) == {"blocks": page_count(n, 32)}
+        assert found.held(n) == {"blocks": cdiv(n, 32)}
 
 
 def test_blocks_of_beams() -> None:
