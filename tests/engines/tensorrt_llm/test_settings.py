@@ -8,6 +8,7 @@ import pytest
 
 from kvcalc.core.attention import CrossAttention, FullAttention
 from kvcalc.core.deployment import Deployment
+from kvcalc.core.differences import differences
 from kvcalc.core.errors import KvcalcError, UnsupportedError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
@@ -264,3 +265,15 @@ def test_cross_attention_is_refused_by_name() -> None:
         plan(model, Deployment(engine="tensorrt-llm"))
     with pytest.raises(UnsupportedError, match="cross_kv_cache_fraction"):
         plan(model, Deployment(engine="tensorrt-llm", engine_args={"cross_kv_cache_fraction": 0.5}))
+
+
+def test_tokens_are_the_blocks_not_the_places() -> None:
+    """Places bound the sequences at once, and the logged tokens are those of the blocks."""
+    model = load_model("llama-3.1-8b")
+    mine, other = (
+        plan(model, Deployment(engine=engine, max_model_len=8192))
+        for engine in ("tensorrt-llm", "vllm")
+    )
+    found = {one.name: one for one in differences(mine, other, 20 * 2**30 + 2 * 2**20)}
+
+    assert found["tokens"].reason.startswith("tensorrt-llm logs the blocks of one group in tokens")
