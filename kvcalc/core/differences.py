@@ -159,7 +159,7 @@ def _served(plan: CachePlan, base: CachePlan, budget: int | None) -> Iterator[Di
 
 def _counted(plan: CachePlan) -> str:
     """Say what the logged tokens are."""
-    if plan.max_sequences is not None:
+    if plan.max_sequences is not None and plan.report == "exact":
         return f"has {plan.max_sequences} places of {format_count(plan.max_model_len)} tokens"
     words = {
         "concurrency": "logs sequences at once x maximum",

@@ -227,8 +227,8 @@ def engine_logs() -> str:
     from tests.engines.mlc_llm.test_mlc_llm import LISTED as NO_MLC
     from tests.engines.sglang.log_cases import CASES as SGLANG
     from tests.engines.sglang.log_cases import ELSEWHERE
-    from tests.engines.tensorrt_llm.test_logs import CASES as TENSORRT
-    from tests.engines.tensorrt_llm.test_logs import LISTED as NO_TENSORRT
+    from tests.engines.tensorrt_llm.log_cases import CASES as TENSORRT
+    from tests.engines.tensorrt_llm.log_cases import LISTED as NO_TENSORRT
     from tests.engines.vllm_ascend.test_vllm_ascend import LISTED as NO_ASCEND
     from tests.engines.vllm_ascend.test_vllm_ascend import REPRODUCED as ASCEND
 

@@ -7,30 +7,20 @@ _torch/pyexecutor/resource_manager.py at 001541ba.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank, Rows, Split
-from kvcalc.core.rules import Grow, Rule, Slots, Window
+from kvcalc.core.rules import Grow, Rule, Window
 from kvcalc.core.sizing import TokenBudget
-from kvcalc.engines.tensorrt_llm.layers import (
-    Kept,
-    States,
-    check_served,
-    sort_layers,
-    stages_of,
-    states_of,
-)
+from kvcalc.engines.tensorrt_llm.layers import Kept, check_served, sort_layers, stages_of
 from kvcalc.engines.tensorrt_llm.notes import CONVENTION, explain, not_modelled
 from kvcalc.engines.tensorrt_llm.settings import Settings, resolve
 from kvcalc.engines.tensorrt_llm.start_up import start_up_log
+from kvcalc.engines.tensorrt_llm.states import of_states, state_pool
 
 __all__ = ["plan", "start_up_log"]
-
-_HYBRID = "; mamba_cache_manager.py (1.2), MambaHybridCacheManager"
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
@@ -51,11 +41,13 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
             hint="use --engine none to see what its layers are",
         )
     several = any(len(kept) > 1 for kept in sorted_stages)
+    states = state_pool(model, settings)
     ranks = tuple(
-        _rank(number, stage, kept, settings, several=several)
+        _rank(number, stage, kept, states, settings, several=several)
         for number, (stage, kept) in enumerate(zip(stages, sorted_stages, strict=True))
     )
-    notes.extend(explain(model, sorted_stages, states_of(stages[-1], settings), settings))
+    notes.extend(explain(model, sorted_stages, settings))
+    notes.extend(of_states(states))
     return CachePlan(
         engine="tensorrt-llm",
         engine_version=settings.release,
@@ -65,15 +57,16 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         ranks=ranks,
         split=_split(settings, several=several),
         max_model_len=settings.length,
+        max_sequences=settings.sequences,
         reuse_tokens=settings.block if settings.reuse else None,
         report="exact" if settings.v2 else "even_groups",
+        start="shortens",
         notes=tuple(notes),
         unsupported=not_modelled(settings, several=several),
         convention=CONVENTION,
         source=(
             "TensorRT-LLM 001541ba: _torch/pyexecutor/resource_manager.py,"
             f" {'KVCacheManagerV2' if settings.v2 else 'KVCacheManager'}"
-            f"{_HYBRID if settings.stateful else ''}"
         ),
     )
 
@@ -85,17 +78,17 @@ def _split(settings: Settings, *, several: bool) -> Split:
 
 
 def _rank(
-    number: int, stage: ModelSpec, kept: list[Kept], settings: Settings, *, several: bool
+    number: int,
+    stage: ModelSpec,
+    kept: list[Kept],
+    states: Pool | None,
+    settings: Settings,
+    *,
+    several: bool,
 ) -> Rank:
-    pools = [_pool(part, len(kept), settings) for part in kept]
-    states = states_of(stage, settings)
-    if states is not None and not kept:
-        raise UnsupportedError(
-            "a pipeline stage with states and without attention is not modelled for TensorRT-LLM",
-            hint="choose fewer pipeline stages",
-        )
+    pools = tuple(_pool(part, len(kept), settings) for part in kept)
     if states is not None:
-        pools.extend(_state_pools(states, settings))
+        pools = (*pools, states)
     sizing = None
     if not settings.v2 and not several and kept:
         sizing = TokenBudget(
@@ -106,8 +99,8 @@ def _rank(
         )
     return Rank(
         name=f"stage {number}" if settings.pp > 1 else "rank",
-        share=stage,
-        pools=tuple(pools),
+        share=None if states else stage,
+        pools=pools,
         multiplicity=settings.tp,
         sizing=sizing,
     )
@@ -119,8 +112,8 @@ def _pool(kept: Kept, windows: int, settings: Settings) -> Pool:
     rules: list[tuple[Rule, dict[str, int]]] = []
     if kept.payload:
         rules.append((_rule(kept.limit, None, settings), kept.payload))
-    for read, payload in kept.windows.items():
-        rules.append((_rule(kept.limit, read, settings), payload))
+    for (read, restarts), payload in kept.windows.items():
+        rules.append((_rule(kept.limit, read, settings, restarts=restarts), payload))
     (rule, payload), *others = rules
     group = Group(
         name="attention" if kept.limit is None else f"window {kept.limit}",
@@ -140,45 +133,14 @@ def _pool(kept: Kept, windows: int, settings: Settings) -> Pool:
     )
 
 
-def _state_pools(states: States, settings: Settings) -> Iterator[Pool]:
-    """Yield the states of max_batch_size requests, which lie beside the budget."""
-    group = Group(
-        name="state",
-        layers=states.layers,
-        rule=Slots(),
-        payload=states.payload,
-        unit_bytes=states.slot,
-    )
-    yield Pool(
-        name="states", groups=(group,), unit_bytes=states.slot, units=settings.batch, sized="states"
-    )
-    if not settings.proposed:
-        return
-    size = states.slot * (settings.proposed + 1)
-    waiting = Group(
-        name="proposed state",
-        layers=states.layers,
-        rule=Slots(),
-        payload={},
-        unit_bytes=size,
-        lookahead_bytes=size,
-    )
-    yield Pool(
-        name="proposed states",
-        groups=(waiting,),
-        unit_bytes=size,
-        units=settings.batch,
-        sized="proposed",
-    )
-
-
-def _rule(kept: int | None, read: tuple[int, bool] | None, settings: Settings) -> Rule:
+def _rule(
+    kept: int | None, read: int | None, settings: Settings, *, restarts: bool = False
+) -> Rule:
     """Return how a sequence fills blocks.
 
-    V2 has room for a token more (compute_page_count); tokens that are proposed have theirs.
+    Both managers hand out as many as the tokens fill: compute_page_count, which counts one more for
+    a full page, is called by neither (runtime/kv_cache_manager_v2 _kv_cache.py, _KVCache.resize).
     """
     if kept is None:
-        ahead = (1 if settings.v2 else 0) + settings.proposed
-        limit, restarts = read or (None, False)
-        return Grow(block_tokens=settings.block, lookahead=ahead, limit=limit, restarts=restarts)
+        return Grow(block_tokens=settings.block, limit=read, restarts=restarts)
     return Window(block_tokens=settings.block, window=kept, ring=not settings.v2)

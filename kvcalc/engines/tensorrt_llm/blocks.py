@@ -1,8 +1,8 @@
 """Blocks of a sequence, of the memory, and of a dry run.
 
 TensorRT-LLM cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp;
-_torch/pyexecutor/resource_manager.py (calculate_max_num_blocks, get_cache_size_per_token,
-compute_page_count) and _util.py (_get_token_num_for_estimation).
+_torch/pyexecutor/resource_manager.py (calculate_max_num_blocks, get_cache_size_per_token) and
+_util.py (_get_token_num_for_estimation).
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ __all__ = [
     "estimated_bytes_per_token",
     "estimation_tokens",
     "free_blocks",
-    "host_blocks",
     "offset_table_bytes",
-    "page_count",
     "sequence_blocks",
 ]
 
@@ -57,15 +55,6 @@ def free_blocks(total: int, prompt: int, tokens: int, block: int, beams: int = 1
     return total - sequence_blocks(prompt, tokens, block, beams)
 
 
-def page_count(tokens: int, page: int) -> int:
-    """Return the pages that KVCacheManagerV2 counts: room for one token more.
-
-    >>> page_count(31, 32), page_count(32, 32)
-    (1, 2)
-    """
-    return (tokens + page) // page
-
-
 def blocks_in_memory(
     free_bytes: int, fraction: float, token_bytes: int, block: int, max_tokens: int | None = None
 ) -> int:
@@ -82,20 +71,6 @@ def blocks_in_memory(
     if max_tokens is not None:
         tokens = min(max_tokens, tokens)
     return int(tokens // block)
-
-
-def host_blocks(host_bytes: int, token_bytes: int, block: int) -> int:
-    """Return the blocks of the pool in host memory (`secondary`), as KVCacheManager counts them.
-
-    Args:
-        host_bytes: host_cache_size of one rank.
-        token_bytes: bytes of a token on the rank.
-        block: tokens a block.
-
-    >>> host_blocks(10**9, 131_072, 32)
-    238
-    """
-    return host_bytes // token_bytes // block
 
 
 def estimated_bytes_per_token(

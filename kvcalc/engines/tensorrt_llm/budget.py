@@ -13,7 +13,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import CachePlan
+from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.visible import named_card, visible
 from kvcalc.core.widths import Span, Widths, widths_of
 from kvcalc.engines.tensorrt_llm.settings import resolve
@@ -74,12 +74,21 @@ def budgets(
             share_bytes=(seen.low_bytes, seen.high_bytes),
             share_source=f"all of {seen.what}; the cache gets free_gpu_memory_fraction"
             f" {settings.fraction} of what is free at the peak of the estimation run",
-            terms=(weight, *terms),
+            terms=(weight, *_states(rank), *terms),
             outside=outside,
             cache_part=(part.numerator, part.denominator),
         )
-        for weight in weights
+        for weight, rank in zip(weights, plan.ranks, strict=True)
     )
+
+
+def _states(rank: Rank) -> tuple[Term, ...]:
+    """Return the slots of states, which the peak of the estimation run holds already."""
+    size = rank.beside_bytes
+    if not size:
+        return ()
+    source = "slots of states, one for each of max_batch_size (MambaHybridCacheManager)"
+    return (Term(name="other", low_bytes=size, high_bytes=size, source=source),)
 
 
 def _peak(widths: Widths, tp: int, batch: int, itemsize: int) -> Span:

@@ -9,29 +9,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
-
 from kvcalc.core.attention import ChunkedAttention, FullAttention, Indexer, Mla, SlidingWindow
-from kvcalc.core.dtypes import DTYPES, element_bytes
+from kvcalc.core.dtypes import DTYPES
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.kind import CacheBase, Once
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv
+from kvcalc.engines.every_token import span_of
 from kvcalc.engines.tensorrt_llm.settings import Settings
+from kvcalc.engines.tensorrt_llm.states import check_states
 
-__all__ = [
-    "Kept",
-    "States",
-    "ceil_heads",
-    "check_served",
-    "sort_layers",
-    "stages_of",
-    "states_of",
-]
+__all__ = ["PER_HEAD", "Kept", "ceil_heads", "check_served", "sort_layers", "stages_of"]
 
-_STATEFUL = frozenset({"NemotronHForCausalLM", "Qwen3NextForCausalLM"})
-"""Models with states that the hybrid manager serves (_torch/pyexecutor/_util.py)."""
+
+PER_HEAD = (FullAttention, SlidingWindow, ChunkedAttention)
+"""Caches with K and V of KV heads."""
 
 
 class Kept(NamedTuple):
@@ -57,23 +50,6 @@ class Kept(NamedTuple):
     widths: frozenset[int]
 
 
-class States(NamedTuple):
-    """States of a request, all layers of a stage together.
-
-    Attributes:
-        layers: layers with states.
-        payload: bytes by role.
-    """
-
-    layers: int
-    payload: dict[str, int]
-
-    @property
-    def slot(self) -> int:
-        """Bytes of a request's states."""
-        return sum(self.payload.values())
-
-
 def ceil_heads(heads: int, ranks: int) -> int:
     """Return the KV heads of one rank: rounded up.
 
@@ -92,19 +68,25 @@ def check_served(model: ModelSpec, settings: Settings) -> None:
     for _, cache in model.caches():
         kinds = ("compressed_attention", "sliding_mla")
         sparse = isinstance(cache, Indexer) and cache.index_dtype != "fp8_block128"
-        odd = bool(cache.states()) and model.architecture not in _STATEFUL
-        if odd or cache.kind in kinds or sparse or isinstance(cache.span, Once):
+        if cache.kind in kinds or sparse or isinstance(cache.span, Once):
             raise UnsupportedError(
                 f"TensorRT-LLM's cache of {model.name}'s {cache.kind} layers is not modelled",
                 hint="use --engine none for the model's own arithmetic",
             )
-    _check_windows(model, settings)
+    if settings.windows is not None and any(
+        isinstance(cache, ChunkedAttention) for _, cache in model.caches()
+    ):
+        raise UnsupportedError(
+            "max_attention_window beside chunked attention is not modelled for TensorRT-LLM",
+            hint="leave it out: every layer then keeps every token",
+        )
+    check_states(model, settings)
     if settings.v2:
         return
     shapes = {
         (cache.head_dim, cache.v_head_dim or cache.head_dim)
         for _, cache in model.caches()
-        if isinstance(cache, (FullAttention, SlidingWindow, ChunkedAttention))
+        if isinstance(cache, PER_HEAD)
     }
     if len({k for k, _ in shapes}) > 1 or any(k != v for k, v in shapes):
         raise UnsupportedError(
@@ -113,28 +95,20 @@ def check_served(model: ModelSpec, settings: Settings) -> None:
         )
 
 
-def _check_windows(model: ModelSpec, settings: Settings) -> None:
-    stateful = any(cache.states() for _, cache in model.caches())
-    if stateful and (settings.v2 or settings.windows is not None):
-        what = "max_attention_window" if settings.windows is not None else "KVCacheManagerV2"
-        raise UnsupportedError(
-            f"TensorRT-LLM's {what} beside states is not modelled", hint="leave it out"
-        )
-    chunked = any(isinstance(cache, ChunkedAttention) for _, cache in model.caches())
-    if chunked and settings.windows is not None:
-        raise UnsupportedError(
-            f"max_attention_window for {model.name}, which reads chunks, is not modelled",
-            hint="leave it out: every layer keeps every token",
-        )
-
-
 def stages_of(model: ModelSpec, settings: Settings) -> list[ModelSpec]:
     """Return each stage's layers as one rank keeps them; the first stages have a layer more.
 
     Raises:
-        UnsupportedError: more stages than layers.
+        UnsupportedError: more stages than layers, or query heads that the ranks do not divide
+            (_torch/modules/attention.py, Attention).
     """
     count, pp = model.num_hidden_layers, settings.pp
+    queries = model.num_attention_heads
+    if queries is not None and queries % settings.tp:
+        raise UnsupportedError(
+            f"TensorRT-LLM cannot split {queries} query heads over {settings.tp} ranks",
+            hint=f"choose a tensor-parallel size that divides {queries}",
+        )
     if pp > count:
         raise UnsupportedError(
             f"{count} layers cannot be split over {pp} pipeline stages",
@@ -142,35 +116,7 @@ def stages_of(model: ModelSpec, settings: Settings) -> list[ModelSpec]:
         )
     base, more = divmod(count, pp)
     sizes = (base + 1,) * more + (base,) * (pp - more)
-    stages = [part.on_rank(settings.tp, ceil_heads) for part in model.stages(pp, sizes)]
-    if settings.proposed:
-        stages[-1] = _with_proposing(stages[-1], settings)
-    return stages
-
-
-def _with_proposing(stage: ModelSpec, settings: Settings) -> ModelSpec:
-    """Return the last stage with a layer for every token proposed (get_num_spec_layers)."""
-    (first, *_) = stage.draft_layers
-    run = msgspec.structs.replace(first, count=settings.proposed)
-    layers = (*stage.layers, run)
-    count = sum(part.count for part in layers)
-    return msgspec.structs.replace(stage, layers=layers, num_hidden_layers=count)
-
-
-def states_of(stage: ModelSpec, settings: Settings) -> States | None:
-    """Return the states of a stage's layers; None where it has none.
-
-    Convolution windows are in the model dtype (mamba_cache_manager.py, MambaCacheManager).
-    """
-    layers, payload = 0, dict[str, int]()
-    for run in stage.layers:
-        states = [state for cache in run.caches for state in cache.states()]
-        layers += run.count if states else 0
-        for state in states:
-            dtype = settings.model_dtype if state.role == "conv" else settings.state_dtype
-            size = run.count * state.elements * element_bytes(dtype)
-            payload[state.role] = payload.get(state.role, 0) + size
-    return States(layers, payload) if layers else None
+    return [part.on_rank(settings.tp, ceil_heads) for part in model.stages(pp, sizes)]
 
 
 def sort_layers(stage: ModelSpec, settings: Settings) -> list[Kept]:
@@ -205,15 +151,11 @@ def _kept(limit: int | None, runs: list[LayerRun], settings: Settings) -> Kept:
     for run in runs:
         for cache in run.caches:
             into = payload
-            if isinstance(cache, SlidingWindow):
+            if isinstance(cache, PER_HEAD):
                 widths.add(cache.num_kv_heads)
-                if limit is None or cache.sliding_window < limit:
-                    into = windows.setdefault((cache.sliding_window, False), {})
-            elif isinstance(cache, ChunkedAttention):
-                widths.add(cache.num_kv_heads)
-                into = windows.setdefault((cache.attention_chunk_size, True), {})
-            elif isinstance(cache, FullAttention):
-                widths.add(cache.num_kv_heads)
+            _, read, restarts = span_of(1, cache)
+            if read is not None and (limit is None or read < limit):
+                into = windows.setdefault((read, restarts), {})
             for row in cache.rows():
                 size = settings.dtype.bytes_of(row)
                 into[row.role] = into.get(row.role, 0) + size
@@ -225,7 +167,7 @@ def _kept(limit: int | None, runs: list[LayerRun], settings: Settings) -> Kept:
 def _cell(cache: CacheBase, settings: Settings) -> int:
     """Bytes of a token of a layer's tensors; one vector that is K and V is kept twice."""
     size = sum(settings.dtype.bytes_of(row) for row in cache.rows())
-    single = isinstance(cache, (FullAttention, SlidingWindow)) and cache.v_head_dim == 0
+    single = isinstance(cache, PER_HEAD) and cache.v_head_dim == 0
     return size * 2 if single else size
 
 

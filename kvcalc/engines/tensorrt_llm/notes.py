@@ -7,12 +7,8 @@ from collections.abc import Iterator
 from kvcalc.core.attention import ChunkedAttention, FullAttention, SlidingWindow
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv, format_count, format_number_of
-from kvcalc.engines.tensorrt_llm.blocks import (
-    estimated_bytes_per_token,
-    host_blocks,
-    offset_table_bytes,
-)
-from kvcalc.engines.tensorrt_llm.layers import Kept, States
+from kvcalc.engines.tensorrt_llm.blocks import estimated_bytes_per_token, offset_table_bytes
+from kvcalc.engines.tensorrt_llm.layers import PER_HEAD, Kept
 from kvcalc.engines.tensorrt_llm.settings import Settings
 
 __all__ = ["CONVENTION", "explain", "not_modelled"]
@@ -27,23 +23,21 @@ CONVENTION = (
 _BITS = {"fp8_e4m3": 8, "nvfp4": 4}
 
 
-def explain(
-    model: ModelSpec, stages: list[list[Kept]], states: States | None, settings: Settings
-) -> list[str]:
+def explain(model: ModelSpec, stages: list[list[Kept]], settings: Settings) -> list[str]:
     """Return the notes of a plan."""
     return [
-        *_states(states, settings),
-        *_proposing(settings),
         *_heads(model, settings),
+        *_ranks_apart(settings),
         *_estimator(model, stages[0], settings),
         *_windows(model, stages[0], settings),
+        *_limits(stages, settings),
+        *_host(stages, settings),
         *_table(stages[0], settings),
-        *_host(stages[0], settings),
     ]
 
 
-def _per_head(model: ModelSpec) -> list[FullAttention | SlidingWindow]:
-    return [c for _, c in model.caches() if isinstance(c, (FullAttention, SlidingWindow))]
+def _per_head(model: ModelSpec) -> list[FullAttention | SlidingWindow | ChunkedAttention]:
+    return [c for _, c in model.caches() if isinstance(c, PER_HEAD)]
 
 
 def _heads(model: ModelSpec, settings: Settings) -> Iterator[str]:
@@ -73,57 +67,90 @@ def _estimator(model: ModelSpec, kept: list[Kept], settings: Settings) -> Iterat
     manager = sum(part.cell for part in kept)
     if estimated != manager:
         yield (
-            f"the engine's estimate before it has a cache is {format_count(estimated)} B a token,"
-            f" its cache {format_count(manager)} B"
-        )
-
-
-def _states(states: States | None, settings: Settings) -> Iterator[str]:
-    if states is None:
-        return
-    size = format_count(settings.batch * states.slot)
-    yield (
-        f"states of {format_count(settings.batch)} requests (max_batch_size) take {size} B beside"
-        " the budget"
-    )
-
-
-def _proposing(settings: Settings) -> Iterator[str]:
-    if settings.proposed:
-        yield (
-            f"{format_number_of(settings.proposed, 'layer')} more on the last stage: one for every"
-            " token proposed, in the model's own shape"
+            f"a token takes {format_count(manager)} B of the cache; the engine's own estimate, made"
+            f" before it allocates, says {format_count(estimated)} B (get_cache_size_per_token)"
         )
 
 
 def _windows(model: ModelSpec, kept: list[Kept], settings: Settings) -> Iterator[str]:
-    for kind, word in ((SlidingWindow, "window"), (ChunkedAttention, "chunk")):
-        unread = sum(count for count, cache in model.caches() if isinstance(cache, kind))
-        if unread and settings.windows is None:
-            yield (
-                f"{format_number_of(unread, 'layer')} with a {word} keep every token: without"
-                " max_attention_window each layer keeps the whole sequence"
-            )
+    unread = sum(count for count, cache in model.caches() if isinstance(cache, SlidingWindow))
+    if unread and settings.windows is None:
+        yield (
+            f"{format_number_of(unread, 'layer')} with a window keep every token: without"
+            " max_attention_window each layer keeps the whole sequence"
+        )
+    chunked = sum(count for count, cache in model.caches() if isinstance(cache, ChunkedAttention))
+    if chunked:
+        yield (
+            f"{format_number_of(chunked, 'layer')} with a chunk keep every token: chunks bound what"
+            " is read, and divide no pool"
+        )
     if len(kept) > 1:
         yield f"{len(kept)} windows: each gets the same memory, whatever its layers need"
     if len(kept) > 1 and settings.max_tokens is not None and not settings.v2:
-        yield "max_tokens is ignored where windows differ"
+        yield (
+            "max_tokens bounds no pool's tokens where windows differ: the engine turns it into"
+            " bytes of all windows before it starts (configure_kv_cache_capacity)"
+        )
     if any(part.priced != part.cell for part in kept) and len(kept) > 1:
         yield "scales of nvfp4 are not counted where windows differ: pools outgrow their memory"
 
 
+def _ranks_apart(settings: Settings) -> Iterator[str]:
+    if settings.shared_ranks > 1:
+        yield (
+            f"attention data parallelism: each of {settings.shared_ranks} ranks holds all KV heads,"
+            " for requests of its own; the figures, max_batch_size too, are those of one rank"
+        )
+
+
+def _limits(stages: list[list[Kept]], settings: Settings) -> Iterator[str]:
+    """Say what bounds the pool, and where that shortens the longest sequence."""
+    if settings.fraction_asked:
+        yield (
+            f"free_gpu_memory_fraction {settings.fraction} plays no part where the bytes of the"
+            " cache are given"
+        )
+    limit = settings.max_tokens
+    if limit is None or settings.v2 or any(len(kept) > 1 for kept in stages):
+        return
+    held = limit if settings.rounds_up else limit // settings.block * settings.block
+    yield (
+        f"max_tokens {format_count(limit)} bounds the pool: {format_count(held)} tokens in blocks"
+        f" of {settings.block}, however much the memory holds"
+    )
+    if held < settings.length:
+        yield (
+            f"a sequence of max_seq_len {format_count(settings.length)} does not fit max_tokens:"
+            " the engine lowers max_seq_len to what the pool holds"
+        )
+
+
+def _host(stages: list[list[Kept]], settings: Settings) -> Iterator[str]:
+    """Say what host_cache_size holds (calculate_max_num_blocks)."""
+    if not settings.host_bytes:
+        return
+    given = f"host_cache_size {format_count(settings.host_bytes)} B"
+    if settings.v2 or any(len(kept) > 1 for kept in stages):
+        yield f"{given} on the host of each rank holds blocks that are out of use"
+        return
+    cell = max(part.cell for kept in stages for part in kept)
+    blocks = settings.host_bytes // cell // settings.block
+    yield (
+        f"{given} on the host of each rank holds {format_number_of(blocks, 'block')} that are out"
+        " of use: no sequence that runs can have them"
+    )
+
+
 def _table(kept: list[Kept], settings: Settings) -> Iterator[str]:
+    """Say what the offsets take: for a token more than the maximum, which overlapping needs."""
     pools = sum(len(part.widths) for part in kept)
-    size = offset_table_bytes(pools, settings.batch, cdiv(settings.length, settings.block))
+    blocks, places = cdiv(settings.length + 1, settings.block), settings.batch
+    if settings.v2:
+        blocks, places = cdiv(blocks, 4) * 4, places + 1
+        pools = len(kept)
+    size = offset_table_bytes(pools, places, blocks)
     yield f"the table of block offsets takes {format_count(size)} B of pinned host memory"
-
-
-def _host(kept: list[Kept], settings: Settings) -> Iterator[str]:
-    """Say how many blocks host memory has room for: calculate_max_num_blocks."""
-    if settings.host_bytes and len(kept) == 1 and not settings.v2:
-        (part,) = kept
-        blocks = host_blocks(settings.host_bytes, part.cell, settings.block)
-        yield f"host memory has room for {format_number_of(blocks, 'block')} beside the GPU's"
 
 
 def not_modelled(settings: Settings, *, several: bool) -> tuple[str, ...]:
@@ -131,17 +158,17 @@ def not_modelled(settings: Settings, *, several: bool) -> tuple[str, ...]:
     told = []
     if several and settings.v2:
         told.append("how KVCacheManagerV2 shares its quota at first among the windows' pools")
+    if settings.v2:
+        told.append(
+            "max_util_for_resume: a V2 cache too small for max_seq_len serves 0.95 of what it holds"
+            " in some releases"
+        )
+    if settings.v2 and settings.max_tokens is not None:
+        told.append("max_tokens as a bound of KVCacheManagerV2's quota")
+    if several and not settings.v2 and settings.max_tokens is not None:
+        told.append("max_tokens as a bound of the bytes of all windows")
     if several and not settings.v2:
         told.append("windows cut down where the memory does not hold one sequence")
-    if settings.host_bytes and (several or settings.v2):
-        told.append("how host memory is shared among the windows, and KVCacheManagerV2's")
-    if settings.proposed:
-        told.append("releases after 1.2 that keep one layer for all proposed tokens")
-    if settings.stateful:
-        told.append(
-            "releases after 1.2 whose states lie in the blocks' pool, or have a slot more for CUDA"
-            " graphs"
-        )
     if settings.windows is not None:
         told.append("blocks held for a chunk of the prompt beyond the window")
     return tuple(told)

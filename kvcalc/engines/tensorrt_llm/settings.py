@@ -8,45 +8,45 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvcalc.core.deployment import Deployment
-from kvcalc.core.dtypes import KvDtype, element_bytes, kv_dtype
+from kvcalc.core.deployment import Deployment, GpuSpec
+from kvcalc.core.dtypes import KvDtype, kv_dtype
 from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
-from kvcalc.engines.tensorrt_llm.options import HARMLESS, NOT_MODELLED
+from kvcalc.engines.tensorrt_llm.arguments import (
+    Args,
+    arguments,
+    either,
+    flag,
+    fraction,
+    harmless,
+    whole,
+    windows,
+)
+from kvcalc.engines.tensorrt_llm.card import (
+    FLASH_MLA_BLOCK,
+    capability,
+    check_dtype,
+    flash_mla,
+    reuses_latents,
+)
 from kvcalc.engines.tensorrt_llm.version import release
 
-__all__ = ["DEFAULT_BLOCK", "KNOWN_ARGUMENTS", "Settings", "resolve"]
+__all__ = ["DEFAULT_BLOCK", "Settings", "resolve"]
 
 DEFAULT_BLOCK = 32
 _SPARSE_BLOCK = 64
 _DEFAULT_LENGTH = 8192
 _DEFAULT_BATCH = 2048
 
-KNOWN_ARGUMENTS = (
-    "enable_attention_dp",
-    "enable_block_reuse",
-    "free_gpu_memory_fraction",
-    "host_cache_size",
-    "mamba_ssm_cache_dtype",
-    "max_attention_window",
-    "max_batch_size",
-    "max_beam_width",
-    "max_seq_len",
-    "max_tokens",
-    "tokens_per_block",
-    "use_kv_cache_manager_v2",
-)
-"""What `engine_args` may hold that counts; what is neither known nor harmless is refused."""
-
 _FIELDS = {
     "engine", "engine_version", "gpu", "dtype", "tensor_parallel_size", "pipeline_parallel_size",
     "data_parallel_size", "kv_cache_dtype", "block_size", "max_model_len", "max_num_seqs",
-    "enable_prefix_caching", "kv_cache_memory_bytes", "engine_args", "mamba_ssm_cache_dtype",
-    "num_speculative_tokens", "speculative_method",
+    "enable_prefix_caching", "kv_cache_memory_bytes", "mamba_ssm_cache_dtype", "engine_args",
 }  # fmt: skip
 
 _KV_WORDS = ("auto", "bfloat16", "float16", "fp8_e4m3", "nvfp4")
+_STATE_WORDS = ("float16", "bfloat16", "float32")
 _SPELLINGS = {"fp8": "fp8_e4m3", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -59,20 +59,21 @@ class Settings(NamedTuple):
         tp: ranks that share the heads of a request; 1 under attention DP.
         pp: pipeline stages.
         dtype: what packs the rows.
+        model_dtype: what the model is run in.
         block: tokens_per_block.
         length: max_seq_len.
         batch: max_batch_size.
+        sequences: the most sequences at once, of all stages.
         max_tokens: the most tokens of the pool; None without a limit.
         windows: max_attention_window, a pattern over the layers; `model` for the model's own; None
             for none: every layer keeps every token.
         reuse: blocks are shared by requests with a common beginning.
         v2: KVCacheManagerV2 and not KVCacheManager.
         fraction: free_gpu_memory_fraction: the cache's part of what is free after the weights.
-        host_bytes: host_cache_size: blocks in host memory, beside the GPU's; 0 for none.
-        model_dtype: dtype of the model and of its convolution states.
-        state_dtype: dtype of recurrent states.
-        stateful: the model keeps states.
-        proposed: tokens proposed ahead by the model's own layers (MTP); 0 without speculation.
+        fraction_asked: it was asked for, and is not the default.
+        host_bytes: host_cache_size: what blocks that are out of use get on the host.
+        state_dtype: mamba_ssm_cache_dtype; None for `auto`.
+        shared_ranks: ranks of attention data parallelism, each with requests of its own; 1 without.
     """
 
     release: str
@@ -80,19 +81,20 @@ class Settings(NamedTuple):
     tp: int
     pp: int
     dtype: KvDtype
+    model_dtype: str
     block: int
     length: int
     batch: int
+    sequences: int
     max_tokens: int | None
     windows: tuple[int, ...] | str | None
     reuse: bool
     v2: bool
     fraction: float
+    fraction_asked: bool
     host_bytes: int
-    model_dtype: str
-    state_dtype: str
-    stateful: bool
-    proposed: int
+    state_dtype: str | None
+    shared_ranks: int
 
 
 def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Settings:
@@ -105,107 +107,142 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     for name in deployment.changed():
         if name not in _FIELDS:
             raise UnsupportedError(f"{name} is not modelled for TensorRT-LLM", hint="leave it out")
-    args = deployment.engine_args
-    for name in args:
-        if name in NOT_MODELLED:
-            raise UnsupportedError(
-                f"{name} is not modelled for TensorRT-LLM ({NOT_MODELLED[name]})",
-                hint="leave it out",
-            )
-        if name not in KNOWN_ARGUMENTS and name not in HARMLESS:
-            raise UnknownNameError("TensorRT-LLM setting", name, KNOWN_ARGUMENTS)
-    if (_whole(args, "max_beam_width") or 1) > 1:
+    args = arguments(deployment.engine_args)
+    notes.extend(harmless(args))
+    if (whole(args, "max_beam_width") or 1) > 1:
         raise UnsupportedError(
             "beam search is not modelled in a plan for TensorRT-LLM",
             hint="blocks.sequence_blocks counts the blocks of one sequence",
         )
-    length = _one("max_seq_len", _whole(args, "max_seq_len"), deployment.max_model_len)
+    length = either("max_seq_len", whole(args, "max_seq_len"), deployment.max_model_len)
     if length is None:
         length = model.max_position_embeddings
     if length is None:
         length = _DEFAULT_LENGTH
         notes.append(f"the model names no maximum: {format_count(length)} tokens are taken")
-    reuse = _flag(args, "enable_block_reuse")
-    if reuse is None:
-        reuse = deployment.enable_prefix_caching
+    card = capability(deployment)
+    v2 = bool(flag(args, "use_kv_cache_manager_v2"))
+    if v2 and args.get("event_buffer_max_size"):
+        raise UnsupportedError(
+            "KVCacheManagerV2 keeps no events: event_buffer_max_size must be 0", hint="leave it out"
+        )
+    if "max_util_for_resume" in args and not v2:
+        notes.append("max_util_for_resume plays no part: KVCacheManagerV2 alone reads it")
     wanted = release(deployment.engine_version)
+    batch = either("max_batch_size", whole(args, "max_batch_size"), deployment.max_num_seqs)
+    batch = batch or _DEFAULT_BATCH
+    pp, tp = deployment.pipeline_parallel_size, deployment.tensor_parallel_size
+    shared = tp if flag(args, "enable_attention_dp") else 1
     return Settings(
         release=wanted,
         rounds_up=wanted.startswith("0."),
-        tp=1 if _flag(args, "enable_attention_dp") else deployment.tensor_parallel_size,
-        pp=deployment.pipeline_parallel_size,
-        dtype=_dtype(model, deployment),
-        block=_block(model, deployment),
+        tp=tp // shared,
+        pp=pp,
+        dtype=_dtype(model, deployment, card, v2=v2),
+        model_dtype=model.dtype if deployment.dtype == "auto" else deployment.dtype,
+        block=_block(model, args, deployment.block_size, card, notes),
         length=length,
-        batch=_one("max_batch_size", _whole(args, "max_batch_size"), deployment.max_num_seqs)
-        or _DEFAULT_BATCH,
-        max_tokens=_whole(args, "max_tokens"),
-        windows=_windows(args.get("max_attention_window"), length),
-        reuse=_reuse(model, reuse, notes),
-        v2=bool(_flag(args, "use_kv_cache_manager_v2")),
-        fraction=_fraction(args),
-        host_bytes=_whole(args, "host_cache_size") or 0,
-        model_dtype=_model_dtype(model, deployment),
-        state_dtype=_state_dtype(model, deployment),
-        stateful=any(cache.states() for _, cache in model.caches()),
-        proposed=_proposed(model, deployment),
+        batch=batch,
+        sequences=batch if v2 else batch * pp,
+        max_tokens=whole(args, "max_tokens"),
+        windows=windows(args.get("max_attention_window"), length),
+        reuse=_reuse(model, args, deployment, card, notes),
+        v2=v2,
+        fraction=fraction(args),
+        fraction_asked="free_gpu_memory_fraction" in args,
+        host_bytes=whole(args, "host_cache_size", least=0) or 0,
+        state_dtype=_state_dtype(args, deployment),
+        shared_ranks=shared,
     )
 
 
-_Args = dict[str, str | int | float | bool | None]
+def _reuse(
+    model: ModelSpec,
+    args: Args,
+    deployment: Deployment,
+    card: tuple[int, int] | None,
+    notes: list[str],
+) -> bool:
+    """Return whether requests share blocks: not latents on every card (py_executor_creator.py)."""
+    asked = flag(args, "enable_block_reuse")
+    if asked is None:
+        asked = deployment.enable_prefix_caching
+    if asked and model.has_state_layers:
+        raise UnsupportedError(
+            "TensorRT-LLM's manager of hybrids asserts that blocks are not reused",
+            hint="set enable_block_reuse to false, or leave it out",
+        )
+    if asked is False or model.has_state_layers:
+        return False
+    if any(cache.kind == "mla" for _, cache in model.caches()) and not reuses_latents(card):
+        notes.append("blocks of latents are not shared on this card: enable_block_reuse is put off")
+        return False
+    return True
 
 
-def _whole(args: _Args, name: str) -> int | None:
-    value = args.get(name)
-    if value is None:
-        return None
-    if type(value) is not int or value < 1:
-        raise InvalidValueError(f"{name} is {value!r:.40}, not a whole number of at least 1")
-    return value
-
-
-def _flag(args: _Args, name: str) -> bool | None:
-    value = args.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise InvalidValueError(f"{name} is {value!r:.40}, neither true nor false")
-    return value
-
-
-def _one(name: str, theirs: int | None, ours: int | None) -> int | None:
+def _state_dtype(args: Args, deployment: Deployment) -> str | None:
+    theirs = args.get("mamba_ssm_cache_dtype")
+    ours = deployment.mamba_ssm_cache_dtype
     if theirs is not None and ours is not None and theirs != ours:
         raise InvalidValueError(
-            f"{name} {theirs} and {ours} contradict each other", hint="give one"
+            f"mamba_ssm_cache_dtype {theirs} and {ours} contradict each other", hint="give one"
         )
-    return ours if theirs is None else theirs
+    word = ours if theirs is None else theirs
+    if word is None or word == "auto":
+        return None
+    if word not in _STATE_WORDS:
+        raise UnknownNameError("TensorRT-LLM state dtype", str(word), ["auto", *_STATE_WORDS])
+    return str(word)
 
 
-def _block(model: ModelSpec, deployment: Deployment) -> int:
-    """Return tokens_per_block; the kernels of sparse attention read pages of 64."""
-    asked = _whole(deployment.engine_args, "tokens_per_block")
-    block = _one("tokens_per_block", asked, deployment.block_size)
-    if block is not None:
-        return block
-    sparse = any(cache.kind == "indexer" for _, cache in model.caches())
-    return _SPARSE_BLOCK if sparse else DEFAULT_BLOCK
+def _block(
+    model: ModelSpec,
+    args: Args,
+    ours: int | None,
+    card: tuple[int, int] | None,
+    notes: list[str],
+) -> int:
+    """Return tokens_per_block: a power of two, which FlashMLA and sparse attention set to 64.
 
+    cpp/tensorrt_llm/kernels/kvCacheUtils.h, KVBlockArray.
 
-def _fraction(args: _Args) -> float:
-    fraction = args.get("free_gpu_memory_fraction", 0.9)
-    if not isinstance(fraction, float) or not 0 < fraction < 1:
-        raise InvalidValueError(
-            f"free_gpu_memory_fraction is {fraction!r:.40}, not a fraction between 0 and 1"
+    Raises:
+        UnsupportedError: no power of two.
+    """
+    asked = either("tokens_per_block", whole(args, "tokens_per_block"), ours)
+    if asked is not None and (asked == 1 or asked & (asked - 1)):
+        raise UnsupportedError(
+            f"tokens_per_block {asked} is no power of two above 1, as TensorRT-LLM asks for",
+            hint="choose 32, 64 or 128",
         )
-    return fraction
+    if flash_mla(model, card):
+        if asked != FLASH_MLA_BLOCK:
+            notes.append(
+                f"blocks of {FLASH_MLA_BLOCK} tokens, not of {asked or DEFAULT_BLOCK}: FlashMLA,"
+                " which serves latents of 576 elements on Hopper, sets the size"
+            )
+        return FLASH_MLA_BLOCK
+    if asked is not None:
+        return asked
+    if any(cache.kind == "indexer" for _, cache in model.caches()):
+        notes.append(
+            f"blocks of {_SPARSE_BLOCK} tokens, not of {DEFAULT_BLOCK}: the sparse indexer's"
+            f" kernels read pages of {_SPARSE_BLOCK}"
+        )
+        return _SPARSE_BLOCK
+    return DEFAULT_BLOCK
 
 
-def _dtype(model: ModelSpec, deployment: Deployment) -> KvDtype:
+def _dtype(
+    model: ModelSpec, deployment: Deployment, card: tuple[int, int] | None, *, v2: bool
+) -> KvDtype:
     """Return what packs the rows: `auto` is what the checkpoint asks for, else the model dtype."""
     word = _SPELLINGS.get(deployment.kv_cache_dtype, deployment.kv_cache_dtype)
     if word not in _KV_WORDS:
         raise UnknownNameError(
             "TensorRT-LLM KV cache dtype", deployment.kv_cache_dtype, [*_KV_WORDS, *_SPELLINGS]
         )
-    dtype = _model_dtype(model, deployment)
+    dtype = model.dtype if deployment.dtype == "auto" else deployment.dtype
     if word == "auto":
         word = model.kv_cache_dtype or dtype
     latent = any(cache.kind == "mla" for _, cache in model.caches())
@@ -214,78 +251,11 @@ def _dtype(model: ModelSpec, deployment: Deployment) -> KvDtype:
             "TensorRT-LLM's nvfp4 cache of latents is not modelled",
             hint="choose --kv-cache-dtype fp8",
         )
+    if word == "nvfp4" and v2:
+        raise UnsupportedError(
+            "KVCacheManagerV2 has no nvfp4 cache",
+            hint="leave use_kv_cache_manager_v2 out, or choose --kv-cache-dtype fp8",
+        )
+    gpu = deployment.gpu
+    check_dtype(word, card, gpu.name if isinstance(gpu, GpuSpec) else "this card")
     return kv_dtype(word, dtype)
-
-
-def _model_dtype(model: ModelSpec, deployment: Deployment) -> str:
-    return model.dtype if deployment.dtype == "auto" else deployment.dtype
-
-
-def _state_dtype(model: ModelSpec, deployment: Deployment) -> str:
-    """Return the dtype of recurrent states: `auto` is the model dtype, whatever its config says.
-
-    _torch/pyexecutor/model_loader.py, validate_and_set_mamba_ssm_cache_dtype.
-    """
-    asked = deployment.engine_args.get("mamba_ssm_cache_dtype")
-    if asked is not None and not isinstance(asked, str):
-        raise InvalidValueError(f"mamba_ssm_cache_dtype is {asked!r:.40}, not a name")
-    ours = deployment.mamba_ssm_cache_dtype
-    word = asked or (None if ours in (None, "auto") else ours)
-    dtype = _model_dtype(model, deployment) if word in (None, "auto") else str(word)
-    element_bytes(dtype)
-    return dtype
-
-
-def _reuse(model: ModelSpec, asked: bool | None, notes: list[str]) -> bool:
-    """Return whether blocks are shared; not beside states, which the manager asserts."""
-    if not any(cache.states() for _, cache in model.caches()):
-        return asked is not False
-    if asked:
-        raise UnsupportedError(
-            f"TensorRT-LLM keeps no prefixes of {model.name}, which has states",
-            hint="set enable_block_reuse to false",
-        )
-    if asked is None:
-        notes.append("no prefix is kept beside states (enable_block_reuse has to be false)")
-    return False
-
-
-def _proposed(model: ModelSpec, deployment: Deployment) -> int:
-    """Return the tokens proposed ahead by the model's own layers (MTPDecodingConfig)."""
-    count, method = deployment.num_speculative_tokens, deployment.speculative_method
-    if count is None and method is None:
-        return 0
-    if method not in (None, "mtp"):
-        raise UnsupportedError(
-            f"speculation by {method} is not modelled for TensorRT-LLM",
-            hint="known: mtp, the model's own layers",
-        )
-    if count is None:
-        raise InvalidValueError(
-            "speculation without a number of tokens", hint="give num_speculative_tokens"
-        )
-    if not model.draft_layers:
-        raise UnsupportedError(
-            f"{model.name} has no layers that propose tokens",
-            hint="leave num_speculative_tokens out",
-        )
-    return count
-
-
-def _windows(value: str | float | bool | None, length: int) -> tuple[int, ...] | str | None:
-    """Read max_attention_window: `model`, a number, or numbers with commas between.
-
-    Windows longer than the sequence are cut to it.
-    """
-    if value is None or value == "model":
-        return value if isinstance(value, str) else None
-    parts = str(value).split(",")
-    if isinstance(value, (bool, float)) or not all(p.strip().isdecimal() for p in parts):
-        raise InvalidValueError(
-            f"max_attention_window is {value!r:.40}, no pattern of windows",
-            hint='write "4096,4096,131072", or "model" for the model\'s own windows',
-        )
-    sizes = tuple(min(length, int(part)) for part in parts)
-    if min(sizes) < 1:
-        raise InvalidValueError("max_attention_window has a window of no token")
-    return sizes

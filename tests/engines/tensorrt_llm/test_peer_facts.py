@@ -11,6 +11,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import cdiv
 from kvcalc.engines import plan
 from kvcalc.engines.tensorrt_llm.blocks import (
     blocks_in_memory,
@@ -19,7 +20,6 @@ from kvcalc.engines.tensorrt_llm.blocks import (
     estimation_tokens,
     free_blocks,
     offset_table_bytes,
-    page_count,
     sequence_blocks,
 )
 from kvcalc.models import load_model
@@ -83,13 +83,13 @@ def test_a_token_more_under_the_second_manager() -> None:
 
 
 def test_the_second_manager_counts_bytes() -> None:
-    """A quota of 8 GiB is 8 GiB of room; a full page makes the next one needed."""
+    """A quota of 8 GiB is 8 GiB of room; a sequence has the pages that its tokens fill."""
     found = _plan(load_model("llama-3.1-8b"), {"use_kv_cache_manager_v2": True})
     page = found.block_bytes or 0
 
     assert found.capacity(8 * 2**30, at=32).max_sequences == 8 * 2**30 // page
     for n in (1, 31, 32, 33, 1000, 1024):
-        assert found.held(n) == {"blocks": page_count(n, 32)}
+        assert found.held(n) == {"blocks": cdiv(n, 32)}
 
 
 def test_blocks_of_beams() -> None:
@@ -113,7 +113,7 @@ def test_blocks_of_one_beam() -> None:
 
 def test_a_tensor_for_every_number_of_heads() -> None:
     """Heads 3, 2, 1, 2 of 64 in blocks of 64: one block is all layers' rows side by side."""
-    found = _plan(_model(3, 2, 1, 2), block_size=64, max_model_len=640)
+    found = _plan(_model(3, 2, 1, 2), block_size=64, max_model_len=639)  # and a token more
     (pool,) = found.rank.pools
 
     assert pool.unit_bytes == (3 + 2 + 1 + 2) * 64 * 64 * 2 * 2
@@ -134,7 +134,7 @@ def test_the_estimator_and_the_manager_disagree() -> None:
 
     assert estimated_bytes_per_token(heads=2, head_dim=128, layers=1, tp=8) == 2 * 32 * 2
     assert found.growth() == (2 * 128 * 2, 1)
-    assert any("128 B a token, its cache 512 B" in note for note in found.notes)
+    assert any("takes 512 B of the cache" in note and "says 128 B" in note for note in found.notes)
 
 
 def test_nvfp4() -> None:

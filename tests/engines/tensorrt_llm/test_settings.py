@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from kvcalc.core.attention import CrossAttention, FullAttention
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import KvcalcError
-from kvcalc.core.plan_summary import summarise
-from kvcalc.engines import plan, start_up_log
+from kvcalc.core.differences import differences
+from kvcalc.core.errors import KvcalcError, UnsupportedError
+from kvcalc.core.layers import LayerRun
+from kvcalc.core.model import ModelSpec
+from kvcalc.engines import plan
 from kvcalc.models import load_model
+from kvcalc.models.presets import load_gpu
 
 
 @pytest.mark.parametrize(
@@ -25,25 +29,32 @@ from kvcalc.models import load_model
         ("llama-3.1-8b", {"engine_version": "0.5"}, "is not known"),
         ("deepseek-v3", {"kv_cache_dtype": "nvfp4"}, "nvfp4 cache of latents"),
         ("qwen3.5-27b", {}, "gated_delta_net layers is not modelled"),
-        ("llama-4-scout", {"engine_args": {"max_attention_window": 8192}}, "reads chunks"),
-        ("deepseek-v4-flash", {}, "sliding_mla layers is not modelled"),
-        ("nemotron-3-nano-30b-a3b", {"enable_prefix_caching": True}, "keeps no prefixes"),
         (
-            "nemotron-3-nano-30b-a3b",
-            {"engine_args": {"use_kv_cache_manager_v2": True}},
-            "KVCacheManagerV2 beside states",
-        ),
-        (
-            "nemotron-3-nano-30b-a3b",
+            "llama-4-scout",
             {"engine_args": {"max_attention_window": 8192}},
-            "max_attention_window beside states",
+            "window beside chunked attention",
         ),
-        ("nemotron-3-nano-30b-a3b", {"pipeline_parallel_size": 26}, "without attention"),
-        ("deepseek-v3", {"num_speculative_tokens": 2, "speculative_method": "ngram"}, "by ngram"),
-        ("llama-3.1-8b", {"num_speculative_tokens": 2}, "no layers that propose"),
-        ("deepseek-v3", {"speculative_method": "mtp"}, "without a number of tokens"),
         ("mimo-v2-flash", {}, "in one width"),
         ("llama-3.1-8b", {"block_size": 64, "engine_args": {"tokens_per_block": 32}}, "contradict"),
+        ("llama-3.1-8b", {"tensor_parallel_size": 3}, "cannot split 32 query heads over 3 ranks"),
+        ("llama-3.1-8b", {"block_size": 48}, "48 is no power of two"),
+        ("llama-3.1-8b", {"block_size": 1}, "1 is no power of two above 1"),
+        ("llama-3.1-8b", {"num_speculative_tokens": 2}, "num_speculative_tokens is not modelled"),
+        (
+            "llama-3.1-8b",
+            {"kv_cache_dtype": "nvfp4", "engine_args": {"use_kv_cache_manager_v2": True}},
+            "KVCacheManagerV2 has no nvfp4",
+        ),
+        (
+            "llama-3.1-8b",
+            {"engine_args": {"use_kv_cache_manager_v2": True, "event_buffer_max_size": 8}},
+            "keeps no events",
+        ),
+        (
+            "llama-3.1-8b",
+            {"engine_args": {"max_tokens": 64, "kv_cache_config.max_tokens": 64}},
+            "max_tokens is given twice",
+        ),
     ],
 )
 def test_refused(name: str, settings: dict[str, Any], message: str) -> None:
@@ -55,10 +66,11 @@ def test_refused(name: str, settings: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("llama-3.1-8b", {"tensor_parallel_size": 3, "pipeline_parallel_size": 3}),
-        ("llama-3.1-8b", {"kv_cache_dtype": "nvfp4"}),
+        ("llama-3.2-3b", {"tensor_parallel_size": 3, "pipeline_parallel_size": 3}),
+        ("llama-3.1-8b", {"kv_cache_dtype": "fp8"}),
         ("deepseek-v3.2", {"kv_cache_dtype": "fp8", "tensor_parallel_size": 8}),
         ("gpt-oss-20b", {}),
+        ("llama-4-scout", {"max_model_len": 32768}),
         ("gpt-oss-20b", {"engine_args": {"max_attention_window": "model"}}),
         ("gpt-oss-20b", {"engine_args": {"max_attention_window": "128,131072"}}),
     ],
@@ -74,85 +86,14 @@ def test_wastes_conserve(name: str, settings: dict[str, Any], v2: bool) -> None:
         assert found.wastes(n).reserved_bytes == found.bytes_held(n)
 
 
-_BESIDE = [
-    ("nemotron-3-nano-30b-a3b", {}),
-    ("qwen3-next-80b-a3b", {"tensor_parallel_size": 4, "max_num_seqs": 64}),
-    ("llama-4-scout", {}),
-    ("deepseek-v3", {"num_speculative_tokens": 3, "tensor_parallel_size": 8}),
-]
-
-
-@pytest.mark.parametrize(("name", "settings"), _BESIDE)
-def test_wastes_conserve_beside_states(name: str, settings: dict[str, Any]) -> None:
-    found = plan(load_model(name), Deployment(engine="tensorrt-llm", **settings))
-
-    for n in (1, 31, 32, 33, 8191, 8192, 8193):
-        for wastes in (found.wastes(n), found.wastes_at_admission(n)):
-            assert wastes.reserved_bytes == wastes.used_bytes + sum(wastes.by_name().values())
-        assert found.wastes(n).reserved_bytes == found.bytes_held(n)
-
-
-def test_states_lie_beside_the_budget() -> None:
-    """Qwen3-Next over 4 ranks: 36 layers with a state of 8 heads of 128 x 128 each.
-
-    mamba_cache_manager.py (1.2): [layers, max_batch_size, conv_dim / tp, kernel - 1] and
-    [layers, max_batch_size, heads / tp, head_dim, d_state], in the model dtype by default.
-    """
-    deployment = Deployment(engine="tensorrt-llm", tensor_parallel_size=4, max_num_seqs=64)
-    found = plan(load_model("qwen3-next-80b-a3b"), deployment)
-    conv, ssm = 36 * (8192 // 4) * 3 * 2, 36 * (32 // 4) * 128 * 128 * 2
-    states = found.rank.pools[1]
-    capacity = found.capacity(10 * 2**30, at=4096)
-    token = 12 * 1 * 256 * 2 * 2
-
-    assert states.groups[0].payload == {"conv": conv, "recurrent": ssm}
-    assert states.units == 64
-    assert capacity.kv_cache_tokens == 10 * 2**30 // token // 32 * 32
-    assert capacity.max_sequences == 64
-    assert start_up_log(found, 10 * 2**30)[0] == (
-        f"Mamba Cache is allocated. max_mamba_cache_size: 64, conv_state size:"
-        f" {64 * conv / 2**30:.2f}GB, ssm_state size: {64 * ssm / 2**30:.2f}GB"
+def test_nvfp4_conserves() -> None:
+    found = plan(
+        load_model("llama-3.1-8b"), Deployment(engine="tensorrt-llm", kv_cache_dtype="nvfp4")
     )
 
-
-def test_states_beside_the_budget_are_no_reason_to_fail() -> None:
-    """2,048 requests' states are more than the blocks' memory, and are not paid for by it."""
-    found = plan(load_model("nemotron-3-nano-30b-a3b"), Deployment(engine="tensorrt-llm"))
-    said = summarise(found, kv_cache_bytes=20 * 2**30)
-    (note,) = [line for line in said.notes if "beside the budget" in line]
-
-    assert "2,048 requests (max_batch_size)" in note
-    assert not any("allocating them would fail" in line for line in said.notes)
-    assert found.capacity(20 * 2**30).fits
-
-
-def test_states_of_the_dtype_asked_for() -> None:
-    """The model dtype unless told otherwise, whatever the model's own config says."""
-    model = load_model("qwen3-next-80b-a3b")
-    args: dict[str, Any] = {"mamba_ssm_cache_dtype": "float32"}
-    plain, wide = (
-        plan(model, Deployment(engine="tensorrt-llm", engine_args=given)) for given in ({}, args)
-    )
-    sizes = [found.rank.pools[1].groups[0].payload["recurrent"] for found in (plain, wide)]
-
-    assert sizes[1] == 2 * sizes[0]
-
-
-def test_a_layer_for_every_token_proposed() -> None:
-    """DeepSeek-V3 with three tokens by MTP: 64 layers, and room for the three tokens."""
-    model = load_model("deepseek-v3")
-    found = plan(model, Deployment(engine="tensorrt-llm", num_speculative_tokens=3))
-
-    assert found.growth() == (64 * 1152, 1)
-    assert [found.held(n)["blocks"] for n in (29, 30)] == [1, 2]
-
-
-def test_layers_with_chunks_keep_every_token() -> None:
-    found = plan(load_model("llama-4-scout"), Deployment(engine="tensorrt-llm"))
-
-    assert found.growth() == (48 * 8 * 128 * 2 * 2, 1)
-    assert found.wastes(8192 + 1).retention_bytes == 36 * 8 * 128 * 2 * 2 * 8192
-    assert any("layers with a chunk keep every token" in note for note in found.notes)
+    for n in (1, 32, 33, 5000):
+        wastes = found.wastes(n)
+        assert wastes.reserved_bytes == wastes.used_bytes + sum(wastes.by_name().values())
 
 
 def test_the_first_stages_have_a_layer_more() -> None:
@@ -175,3 +116,164 @@ def test_attention_dp_keeps_all_heads() -> None:
     )
 
     assert found.growth() == (131_072, 1)
+    assert any("each of 8 ranks holds all KV heads" in note for note in found.notes)
+
+
+def _noted(name: str, args: dict[str, Any], **settings: Any) -> tuple[str, ...]:
+    deployment = Deployment(engine="tensorrt-llm", engine_args=args, **settings)
+    return plan(load_model(name), deployment).notes
+
+
+def test_max_tokens_shortens_the_longest_sequence() -> None:
+    """_validate_and_adjust_attention_windows: max_seq_len becomes what the blocks hold."""
+    found = plan(
+        load_model("llama-3.1-8b"),
+        Deployment(engine="tensorrt-llm", engine_args={"max_tokens": 5000}),
+    )
+    capacity = found.capacity(None)
+
+    assert (capacity.num_blocks, capacity.starts) == (156, True)
+    assert capacity.max_model_len_served == 156 * 32
+    assert any("max_tokens 5,000 bounds the pool: 4,992 tokens" in note for note in found.notes)
+    assert any("lowers max_seq_len" in note for note in found.notes)
+
+
+def test_a_pool_of_no_block_does_not_start() -> None:
+    """get_max_atten_window_upper_bound asserts that one block is there."""
+    found = plan(
+        load_model("llama-3.1-8b"),
+        Deployment(engine="tensorrt-llm", engine_args={"max_tokens": 31}),
+    )
+
+    assert not found.capacity(None).starts
+
+
+@pytest.mark.parametrize(
+    ("args", "settings", "most"),
+    [
+        ({"max_batch_size": 4}, {}, 4),
+        ({}, {"max_num_seqs": 4}, 4),
+        ({"max_batch_size": 4}, {"pipeline_parallel_size": 2}, 8),
+        ({"max_batch_size": 4, "use_kv_cache_manager_v2": True}, {"pipeline_parallel_size": 2}, 4),
+        ({}, {}, 2048),
+    ],
+)
+def test_max_batch_size_bounds_the_sequences(
+    args: dict[str, Any], settings: dict[str, Any], most: int
+) -> None:
+    """_util.py: max_batch_size of every stage; a V2 manager has max_batch_size places."""
+    deployment = Deployment(engine="tensorrt-llm", engine_args=args, **settings)
+    found = plan(load_model("llama-3.1-8b"), deployment)
+
+    assert found.max_sequences == most
+    assert found.capacity(2**50, at=32).max_sequences == most
+
+
+def test_notes_of_what_plays_no_part_and_of_the_host() -> None:
+    given = _noted("llama-3.1-8b", {"free_gpu_memory_fraction": 0.5})
+    host = _noted("llama-3.1-8b", {"host_cache_size": 2**30})
+
+    assert any("free_gpu_memory_fraction 0.5 plays no part" in note for note in given)
+    assert not any("plays no part" in note for note in _noted("llama-3.1-8b", {}))
+    assert any("holds 256 blocks that are out of use" in note for note in host)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "block", "note"),
+    [
+        ("deepseek-v3.2", None, 64, "not of 32: the sparse indexer"),
+        ("deepseek-v3", "h100-80gb", 64, "not of 32: FlashMLA"),
+        ("deepseek-v3", "b200", 32, None),
+        ("deepseek-v3", None, 32, None),
+        ("llama-3.1-8b", "h100-80gb", 32, None),
+    ],
+)
+def test_blocks_that_the_kernels_set(
+    name: str, gpu: str | None, block: int, note: str | None
+) -> None:
+    deployment = Deployment(
+        engine="tensorrt-llm", gpu=None if gpu is None else load_gpu(gpu), tensor_parallel_size=8
+    )
+    found = plan(load_model(name), deployment)
+
+    assert found.block_size == block
+    assert any("blocks of 64 tokens" in told for told in found.notes) == (note is not None)
+    assert note is None or any(note in told for told in found.notes)
+
+
+def test_flash_mla_overrides_what_was_asked_for() -> None:
+    deployment = Deployment(
+        engine="tensorrt-llm", gpu=load_gpu("h200"), block_size=32, tensor_parallel_size=8
+    )
+
+    assert plan(load_model("deepseek-v3"), deployment).block_size == 64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gpu", "served"),
+    [
+        ("nvfp4", "b200", True),
+        ("nvfp4", "rtx-5090", False),
+        ("nvfp4", "h100-80gb", False),
+        ("fp8", "a100-80gb", True),
+        ("fp8", "l40s", True),
+        ("fp8", "t4", False),
+    ],
+)
+def test_the_support_matrix(dtype: str, gpu: str, served: bool) -> None:
+    """docs/source/features/quantization.md, Hardware Support Matrix."""
+    deployment = Deployment(engine="tensorrt-llm", gpu=load_gpu(gpu), kv_cache_dtype=dtype)
+    if served:
+        plan(load_model("llama-3.1-8b"), deployment)
+    else:
+        with pytest.raises(UnsupportedError, match=f"no {dtype} KV cache on {gpu}"):
+            plan(load_model("llama-3.1-8b"), deployment)
+
+
+def test_latents_are_not_shared_on_ada() -> None:
+    deployment = Deployment(engine="tensorrt-llm", gpu=load_gpu("l40s"), tensor_parallel_size=8)
+
+    assert plan(load_model("deepseek-v3"), deployment).reuse_tokens is None
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_chunks_keep_every_token(v2: bool) -> None:
+    """docs/source/features/kvcache.md: chunked attention does not partition the pools."""
+    deployment = Deployment(engine="tensorrt-llm", engine_args={"use_kv_cache_manager_v2": v2})
+    found = plan(load_model("llama-4-scout"), deployment)
+    (pool,) = found.rank.pools
+
+    assert pool.unit_bytes == 32 * 48 * 2 * 8 * 128 * 2
+    assert found.held(40_000) == {"blocks": 1250}
+    assert found.bytes_readable(8192) < found.bytes_readable(8191)
+    assert any("36 layers with a chunk keep every token" in note for note in found.notes)
+
+
+def test_cross_attention_is_refused_by_name() -> None:
+    caches = (
+        FullAttention(num_kv_heads=20, head_dim=64),
+        CrossAttention(num_kv_heads=20, head_dim=64, encoder_tokens=1500),
+    )
+    model = ModelSpec(
+        name="speech",
+        dtype="float16",
+        num_hidden_layers=32,
+        layers=(LayerRun(count=32, caches=caches),),
+    )
+
+    with pytest.raises(UnsupportedError, match="cross_attention layers is not modelled"):
+        plan(model, Deployment(engine="tensorrt-llm"))
+    with pytest.raises(UnsupportedError, match="cross_kv_cache_fraction"):
+        plan(model, Deployment(engine="tensorrt-llm", engine_args={"cross_kv_cache_fraction": 0.5}))
+
+
+def test_tokens_are_the_blocks_not_the_places() -> None:
+    """Places bound the sequences at once, and the logged tokens are those of the blocks."""
+    model = load_model("llama-3.1-8b")
+    mine, other = (
+        plan(model, Deployment(engine=engine, max_model_len=8192))
+        for engine in ("tensorrt-llm", "vllm")
+    )
+    found = {one.name: one for one in differences(mine, other, 20 * 2**30 + 2 * 2**20)}
+
+    assert found["tokens"].reason.startswith("tensorrt-llm logs the blocks of one group in tokens")
