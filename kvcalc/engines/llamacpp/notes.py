@@ -35,6 +35,8 @@ def explain(
         )
     if "swa" in caches:
         yield from _windows(main, settings)
+    elif settings.swa_full:
+        yield "swa_full without effect: the model has no sliding layers in llama.cpp"
     yield from _widened(main)
     if "state" in caches:
         yield from _states(main)
