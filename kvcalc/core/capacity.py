@@ -247,6 +247,14 @@ def _allocated(rank: Rank) -> int:
     return rank.fixed_bytes + sum(pool.total_bytes(pool.units or 0) for pool in within)
 
 
+def _all_allocated(plan: CachePlan, budgets: tuple[int | None, ...]) -> bool:
+    """Whether every rank has room for what the settings fix."""
+    return all(
+        budget is None or _allocated(rank) <= budget
+        for rank, budget in zip(plan.ranks, budgets, strict=True)
+    )
+
+
 def longest(plan: CachePlan, rank: Rank, budget: int | None, high: int) -> int:
     """Return the longest length up to `high` of which a rank holds one sequence; 0 for none.
 
@@ -266,21 +274,25 @@ def _starts_everywhere(plan: CachePlan, budgets: tuple[int | None, ...], n: int)
 
 
 def _by_rank(plan: CachePlan, budgets: Budgets) -> tuple[int | None, ...]:
-    """Return the budget of each rank.
+    """Return the budget of each rank; None for one whose size the settings fix.
 
     Raises:
         InvalidValueError: not one for every rank, or one that is no whole number from 1.
     """
-    if not isinstance(budgets, tuple):
-        budgets = (budgets,) * len(plan.ranks) if budgets is not None else None
     if budgets is None:
         return (None,) * len(plan.ranks)
+    if not isinstance(budgets, tuple):
+        found = whole_number(budgets, "kv_cache_bytes", BUDGET_HINT)
+        if found < 1:
+            raise InvalidValueError("capacity is asked for a length and a budget of at least 1")
+        # It is a GPU's: of the host, whose cache the settings fix, it says nothing.
+        return tuple(None if rank.on_host else found for rank in plan.ranks)
     if len(budgets) != len(plan.ranks):
         raise InvalidValueError(f"{len(budgets)} budgets for {len(plan.ranks)} ranks")
-    found = tuple(whole_number(b, "kv_cache_bytes", BUDGET_HINT) for b in budgets)
-    if min(found) < 1:
+    each = tuple(whole_number(b, "kv_cache_bytes", BUDGET_HINT) for b in budgets)
+    if min(each) < 1:
         raise InvalidValueError("capacity is asked for a length and a budget of at least 1")
-    return found
+    return each
 
 
 def _served(plan: CachePlan, budgets: tuple[int | None, ...], n: int) -> int:
@@ -340,6 +352,8 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
         for pool, count in zip(rank.pools, units, strict=True)
     )
     tokens, times = _logged(plan, rank, units, concurrency, n)
+    if plan.split == "fixed" and not _all_allocated(plan, budgets):
+        tokens, times, whole = 0, 0.0, 0  # all of it or nothing
     fits = _starts_everywhere(plan, budgets, n)
     longest_served = _served(plan, budgets, n)
     starts = {"refuses": fits, "shortens": longest_served > 0, "never_checks": True}[plan.start]

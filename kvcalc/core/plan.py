@@ -219,6 +219,9 @@ class Rank(Value, frozen=True, kw_only=True):
         outside_bytes: tables that the engine allocates beside its budget.
         sizing: how a budget becomes states and tokens, under the `tokens` split.
         weights_bytes: of the model's weights on it; None where they are not known.
+        memory_bytes: of the device; None where nothing tells it.
+        on_host: it is the host's memory and no GPU: what is given for a GPU's cache says nothing
+            of it.
     """
 
     name: str
@@ -230,6 +233,8 @@ class Rank(Value, frozen=True, kw_only=True):
     outside_bytes: NonNegative = 0
     sizing: TokenBudget | None = None
     weights_bytes: NonNegative | None = None
+    memory_bytes: NonNegative | None = None
+    on_host: bool = False
 
     @property
     def units_are_set(self) -> bool:
@@ -376,8 +381,8 @@ class CachePlan(Value, frozen=True, kw_only=True):
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of one replica."""
-        return sum(r.multiplicity for r in self.ranks)
+        """GPUs of one replica; the host is none."""
+        return sum(r.multiplicity for r in self.ranks if not r.on_host)
 
     @property
     def sized(self) -> bool:

@@ -28,6 +28,7 @@ def plans(
     *,
     tell: bool = True,
     refused: list[str] | None = None,
+    asked: list[tuple[ModelSpec, Deployment]] | None = None,
 ) -> list[CachePlan]:
     """Return the plan of every model under every deployment; an error names the model.
 
@@ -38,6 +39,7 @@ def plans(
         tell: add the plans' own notes (False: the command shows them itself).
         refused: where several engines are asked, a line for each that refuses is added, and those
             that do not are planned for; None to let every refusal be an error.
+        asked: the model and the deployment of every plan are added.
 
     Raises:
         UnsupportedError: a model and a deployment that do not go together (with `refused`: all).
@@ -49,6 +51,8 @@ def plans(
         for deployment in deployed:
             try:
                 made.append(plan(model, deployment))
+                if asked is not None:
+                    asked.append((model, deployment))
             except KvcalcError as error:
                 error.where = error.where or model.name
                 if not beside:
@@ -74,10 +78,20 @@ def _tell(made: Sequence[CachePlan], notes: list[str], *, own: bool) -> None:
         if own:
             notes.extend(f"{p.model}: {note}" for note in p.notes)
         if len(p.ranks) > 1:
-            notes.append(
-                f"{p.model}: figures of {p.rank.name} of {len(p.ranks)}, the fullest at"
-                f" {p.max_model_len:,} tokens"
-            )
+            notes.append(f"{p.model}: figures of {_fullest(p)} at {p.max_model_len:,} tokens")
+
+
+def _fullest(found: CachePlan) -> str:
+    """Say whose figures a plan's are, the host apart from the devices."""
+    devices = [rank for rank in found.ranks if not rank.on_host]
+    host = next((rank for rank in found.ranks if rank.on_host), None)
+    if host is None:
+        return f"{found.rank.name} of {len(devices)}, the fullest"
+    each = "the device" if len(devices) == 1 else f"each of {len(devices)} devices"
+    if found.rank.on_host:
+        return f"the host, which keeps more than {each}"
+    of = f" of {len(devices)} devices" if len(devices) > 1 else ""
+    return f"{found.rank.name}{of}, which keeps more than the host,"
 
 
 def echo(values: Values, plans: Sequence[CachePlan] = ()) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def explain(
             f"CUDA adds {format_count(padding)} B to quantised tensors whose rows are no multiple"
             " of 512 elements"
         )
-    if len(ranks) > 1 or ranks[0].name == "host":
+    if len(ranks) > 1 or ranks[0].on_host:
         yield "the cache by device: " + ", ".join(_device(rank) for rank in ranks)
     if deployment.data_parallel_size > 1:
         yield (
