@@ -8,6 +8,7 @@ from fractions import Fraction
 from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.lengths import Lengths, whole_number
 from kvcalc.core.plan import CachePlan, Pool, Rank
+from kvcalc.core.rules import Rule, Window
 from kvcalc.core.units import cdiv
 from kvcalc.core.values import Value
 
@@ -204,7 +205,16 @@ def start_up_need(plan: CachePlan, rank: Rank, n: int) -> int:
         return sum(g.rule.peak(local) * g.unit_bytes for p in pools for g in p.groups)
     if plan.check == "first_group":
         return sum(p.groups[0].rule.peak(local) * p.unit_bytes for p in pools)
+    if plan.check == "window":
+        return sum(_of_window(g.rule, local) * p.unit_bytes for p in pools for g in p.groups)
     return sum(p.need(local) * (p.check_unit_bytes or p.unit_bytes) for p in pools)
+
+
+def _of_window(rule: Rule, n: int) -> int:
+    """Units of the last n tokens, no more than a window holds before the token of a step."""
+    if isinstance(rule, Window):
+        return cdiv(min(n, rule.window - 1), rule.block_tokens)
+    return rule.peak(n)
 
 
 def start_up_limit(plan: CachePlan, rank: Rank, budget: int | None) -> int:

@@ -51,9 +51,10 @@ without rounding on the way (`exact`) or in floating point (`concurrency`); unit
 the groups, in tokens of the smallest block (`even_groups`); or all units in tokens, over the
 maximum (`tokens`)."""
 
-Check = Literal["units", "layers", "first_group"]
+Check = Literal["units", "layers", "first_group", "window"]
 """What an engine's start-up check asks for a sequence of the maximum: its units; what its layers
-fill, without the places that groups lack; or the units of the first group alone."""
+fill, without the places that groups lack; the units of the first group alone; or those of a window
+before the token of a step, without the tokens in flight."""
 
 Start = Literal["refuses", "shortens", "never_checks"]
 """What an engine does where one sequence of the maximum does not fit: it does not start; it starts

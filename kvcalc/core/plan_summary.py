@@ -230,6 +230,11 @@ def _of_size(plan: CachePlan, start: StartUp) -> Iterator[str]:
             f"{plan.engine} starts without comparing the cache with the maximum: it has no room for"
             f" a sequence of more than {format_count(start.max_model_len_that_fits)} tokens"
         )
+    elif start.fits and not start.max_sequences and plan.check == "window":
+        yield (
+            f"it starts, and has no room for a prompt of {longest}: its check asks for a window,"
+            " and a step of a prompt takes more"
+        )
     elif start.fits and not start.max_sequences:
         yield (
             f"it starts, and never has room for a sequence of {longest}:"
