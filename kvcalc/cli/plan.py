@@ -15,11 +15,12 @@ from kvcalc.cli.options import (
 )
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
-from kvcalc.core.deployment import GpuSpec
+from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.differences import differences
 from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.plan_summary import summarise
+from kvcalc.core.plan_summary import summarise, too_much
 from kvcalc.core.results import Difference
 from kvcalc.engines import start_up_log
 
@@ -49,12 +50,13 @@ def run(values: Values) -> None:
     memory = _memory(values)
     deployed = inputs.deployments(values, notes, several=True)
     refused: list[str] = []
-    plans = inputs.plans(models, deployed, notes, tell=False, refused=refused)
+    asked: list[tuple[ModelSpec, Deployment]] = []
+    plans = inputs.plans(models, deployed, notes, tell=False, refused=refused, asked=asked)
     card = deployed[0].gpu  # all are asked with the same
     card_bytes = card.memory_bytes if isinstance(card, GpuSpec) else None
     first: dict[str, CachePlan] = {}
     results = []
-    for found in plans:
+    for found, (model, deployment) in zip(plans, asked, strict=True):
         log = start_up_log(found, memory) if found.sized or memory is not None else ()
         base = first.setdefault(found.model, found)
         apart: tuple[Difference, ...] = ()
@@ -62,10 +64,29 @@ def run(values: Values) -> None:
             apart = differences(found, base, memory)
         results.append(
             summarise(
-                found, kv_cache_bytes=memory, card_bytes=card_bytes, log=log, differences=apart
+                found,
+                kv_cache_bytes=memory,
+                card_bytes=card_bytes,
+                longest_that_fits=_longest(found, model, deployment, memory),
+                log=log,
+                differences=apart,
             )
         )
     emit("plan", values, inputs.echo(values, plans), results, notes, refused)
+
+
+def _longest(
+    found: CachePlan, model: ModelSpec, deployment: Deployment, memory: int | None
+) -> int | None:
+    """Return the longest sequence of a plan that fits where this one's fixed size does not."""
+    if found.split != "fixed" or not too_much(found, memory):
+        return None
+    # Only plans that fail need it.
+    from kvcalc.sizing.question import Question
+    from kvcalc.sizing.solve import longest_planned
+
+    question = Question(model, deployment)
+    return longest_planned(question, found.max_model_len, lambda p: not too_much(p, memory))
 
 
 def _memory(values: Values) -> int | None:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.lengths import Lengths, whole_number
 from kvcalc.core.plan import CachePlan, Pool, Rank
+from kvcalc.core.rules import Rule, Window
 from kvcalc.core.units import cdiv
 from kvcalc.core.values import Value
 
@@ -206,7 +207,16 @@ def start_up_need(plan: CachePlan, rank: Rank, n: int) -> int:
         return sum(g.rule.peak(local) * g.unit_bytes for p in pools for g in p.groups)
     if plan.check == "first_group":
         return sum(p.groups[0].rule.peak(local) * p.unit_bytes for p in pools)
+    if plan.check == "window":
+        return sum(_of_window(g.rule, local) * p.unit_bytes for p in pools for g in p.groups)
     return sum(p.need(local) * (p.check_unit_bytes or p.unit_bytes) for p in pools)
+
+
+def _of_window(rule: Rule, n: int) -> int:
+    """Units of the last n tokens, no more than a window holds before the token of a step."""
+    if isinstance(rule, Window):
+        return cdiv(min(n, rule.window - 1), rule.block_tokens)
+    return rule.peak(n)
 
 
 def start_up_limit(plan: CachePlan, rank: Rank, budget: int | None) -> int:
@@ -249,6 +259,14 @@ def _allocated(rank: Rank) -> int:
     return rank.fixed_bytes + sum(pool.total_bytes(pool.units or 0) for pool in within)
 
 
+def _all_allocated(plan: CachePlan, budgets: tuple[int | None, ...]) -> bool:
+    """Whether every rank has room for what the settings fix."""
+    return all(
+        budget is None or _allocated(rank) <= budget
+        for rank, budget in zip(plan.ranks, budgets, strict=True)
+    )
+
+
 def longest(plan: CachePlan, rank: Rank, budget: int | None, high: int) -> int:
     """Return the longest length up to `high` of which a rank holds one sequence; 0 for none.
 
@@ -268,21 +286,25 @@ def _starts_everywhere(plan: CachePlan, budgets: tuple[int | None, ...], n: int)
 
 
 def _by_rank(plan: CachePlan, budgets: Budgets) -> tuple[int | None, ...]:
-    """Return the budget of each rank.
+    """Return the budget of each rank; None for one whose size the settings fix.
 
     Raises:
         InvalidValueError: not one for every rank, or one that is no whole number from 1.
     """
-    if not isinstance(budgets, tuple):
-        budgets = (budgets,) * len(plan.ranks) if budgets is not None else None
     if budgets is None:
         return (None,) * len(plan.ranks)
+    if not isinstance(budgets, tuple):
+        found = whole_number(budgets, "kv_cache_bytes", BUDGET_HINT)
+        if found < 1:
+            raise InvalidValueError("capacity is asked for a length and a budget of at least 1")
+        # It is a GPU's: of the host, whose cache the settings fix, it says nothing.
+        return tuple(None if rank.on_host else found for rank in plan.ranks)
     if len(budgets) != len(plan.ranks):
         raise InvalidValueError(f"{len(budgets)} budgets for {len(plan.ranks)} ranks")
-    found = tuple(whole_number(b, "kv_cache_bytes", BUDGET_HINT) for b in budgets)
-    if min(found) < 1:
+    each = tuple(whole_number(b, "kv_cache_bytes", BUDGET_HINT) for b in budgets)
+    if min(each) < 1:
         raise InvalidValueError("capacity is asked for a length and a budget of at least 1")
-    return found
+    return each
 
 
 def _served(plan: CachePlan, budgets: tuple[int | None, ...], n: int) -> int:
@@ -342,6 +364,8 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
         for pool, count in zip(rank.pools, units, strict=True)
     )
     tokens, times = _logged(plan, rank, units, concurrency, n)
+    if plan.split == "fixed" and not _all_allocated(plan, budgets):
+        tokens, times, whole = 0, 0.0, 0  # all of it or nothing
     fits = _starts_everywhere(plan, budgets, n)
     longest_served = _served(plan, budgets, n)
     starts = {"refuses": fits, "shortens": longest_served > 0, "never_checks": True}[plan.start]

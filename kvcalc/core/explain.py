@@ -136,7 +136,7 @@ def explain_plan(plan: CachePlan, tokens: Sequence[int]) -> tuple[str, ...]:
         f"sum: {format_count(grown)} B"
         + (" a token" if period == 1 else f" for every {period} tokens")
         + (f", as each rank keeps one token in {factor}" if factor > 1 else "")
-        + (", on the fullest rank" if plan.num_gpus > 1 else "")
+        + (", on the fullest rank" if plan.num_gpus > 1 or len(plan.ranks) > 1 else "")
     )
     pool = plan.growing_pool
     if pool is not None and plan.block_size:

@@ -52,9 +52,10 @@ without rounding on the way (`exact`) or in floating point (`concurrency`); unit
 the groups, in tokens of the smallest block (`even_groups`); or all units in tokens, over the
 maximum (`tokens`)."""
 
-Check = Literal["units", "layers", "first_group"]
+Check = Literal["units", "layers", "first_group", "window"]
 """What an engine's start-up check asks for a sequence of the maximum: its units; what its layers
-fill, without the places that groups lack; or the units of the first group alone."""
+fill, without the places that groups lack; the units of the first group alone; or those of a window
+before the token of a step, without the tokens in flight."""
 
 Start = Literal["refuses", "shortens", "never_checks"]
 """What an engine does where one sequence of the maximum does not fit: it does not start; it starts
@@ -220,6 +221,9 @@ class Rank(Value, frozen=True, kw_only=True):
         outside_bytes: tables that the engine allocates beside its budget.
         sizing: how a budget becomes states and tokens, under the `tokens` split.
         weights_bytes: of the model's weights on it; None where they are not known.
+        memory_bytes: of the device; None where nothing tells it.
+        on_host: it is the host's memory and no GPU: what is given for a GPU's cache says nothing
+            of it.
     """
 
     name: str
@@ -231,6 +235,8 @@ class Rank(Value, frozen=True, kw_only=True):
     outside_bytes: NonNegative = 0
     sizing: TokenBudget | None = None
     weights_bytes: NonNegative | None = None
+    memory_bytes: NonNegative | None = None
+    on_host: bool = False
 
     @property
     def units_are_set(self) -> bool:
@@ -379,8 +385,8 @@ class CachePlan(Value, frozen=True, kw_only=True):
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of one replica."""
-        return sum(r.multiplicity for r in self.ranks)
+        """GPUs of one replica; the host is none."""
+        return sum(r.multiplicity for r in self.ranks if not r.on_host)
 
     @property
     def sized(self) -> bool:

@@ -32,7 +32,7 @@ from kvcalc.core.rules import (
 )
 from kvcalc.core.units import format_count, format_number_of
 
-__all__ = ["kept_in_words", "summarise"]
+__all__ = ["kept_in_words", "summarise", "too_much"]
 
 
 def summarise(
@@ -40,6 +40,7 @@ def summarise(
     *,
     kv_cache_bytes: int | None = None,
     card_bytes: int | None = None,
+    longest_that_fits: int | None = None,
     log: tuple[str, ...] = (),
     differences: tuple[Difference, ...] = (),
 ) -> PlanSummary:
@@ -49,6 +50,8 @@ def summarise(
         plan: whose rules decide; figures are those of its binding rank.
         kv_cache_bytes: the cache of each rank; a plan whose pools the settings fix needs none.
         card_bytes: memory of the card, where one is named: what cannot be on it does not start.
+        longest_that_fits: where the settings fix a size that cannot be: the longest sequence of a
+            plan that would fit, which this plan does not tell.
         log: what the engine prints about that cache.
         differences: why it is not like another engine's plan.
     """
@@ -64,10 +67,10 @@ def summarise(
     if plan.sized or kv_cache_bytes is not None:
         start_up = _start_up(plan, kv_cache_bytes, log)
         said = list(_of_size(plan, start_up))
-        too_much = list(_too_much(plan, start_up, card_bytes))
-        if too_much:
-            start_up = msgspec.structs.replace(start_up, fits=False)
-        notes = (*too_much, *said, *notes)
+        faults = too_much(plan, kv_cache_bytes, card_bytes)
+        if faults:
+            start_up = _failed(plan, start_up, longest_that_fits)
+        notes = (*faults, *said, *notes)
     return PlanSummary(
         model=plan.model,
         engine=plan.engine,
@@ -86,7 +89,7 @@ def summarise(
         ranks=tuple(
             PlanRank(
                 name=r.name,
-                num_gpus=r.multiplicity,
+                num_gpus=0 if r.on_host else r.multiplicity,
                 block_bytes=r.pools[0].unit_bytes if len(r.pools) == 1 else None,
                 needed_bytes=r.bytes_needed(longest),
                 pools=_pools(r) if plan.split == "fixed" else (),
@@ -218,6 +221,11 @@ def _keeps_states(rule: Slots) -> str:
 def _of_size(plan: CachePlan, start: StartUp) -> Iterator[str]:
     """Yield what a cache of that size means and its figures alone do not say."""
     longest = format_count(plan.max_model_len)
+    if start.kv_cache_bytes is not None and any(rank.on_host for rank in plan.ranks):
+        yield (
+            f"the {format_count(start.kv_cache_bytes)} B given are a device's: what the host keeps"
+            " is not held against them"
+        )
     if plan.start == "shortens" and start.fits and start.max_model_len_served < plan.max_model_len:
         yield (
             f"it starts and serves no sequence over {format_count(start.max_model_len_served)}"
@@ -228,6 +236,11 @@ def _of_size(plan: CachePlan, start: StartUp) -> Iterator[str]:
             f"{plan.engine} starts without comparing the cache with the maximum: it has no room for"
             f" a sequence of more than {format_count(start.max_model_len_that_fits)} tokens"
         )
+    elif start.fits and not start.max_sequences and plan.check == "window":
+        yield (
+            f"it starts, and has no room for a prompt of {longest}: its check asks for a window,"
+            " and a step of a prompt takes more"
+        )
     elif start.fits and not start.max_sequences:
         yield (
             f"it starts, and never has room for a sequence of {longest}:"
@@ -235,28 +248,73 @@ def _of_size(plan: CachePlan, start: StartUp) -> Iterator[str]:
         )
 
 
-def _too_much(plan: CachePlan, start: StartUp, card_bytes: int | None) -> Iterator[str]:
-    """Yield what cannot be allocated, whatever the engine's own check says."""
-    fixed = [
+def too_much(
+    plan: CachePlan, kv_cache_bytes: int | None, card_bytes: int | None = None
+) -> tuple[str, ...]:
+    """Return what cannot be allocated, whatever the engine's own check says; empty: all can.
+
+    Args:
+        plan: whose pools and tables are allocated.
+        kv_cache_bytes: the cache of each GPU, where that is given.
+        card_bytes: memory of a GPU, where its rank does not tell its own.
+    """
+    fixed = [line for rank in plan.ranks for line in _too_much_on(plan, rank, kv_cache_bytes)]
+    return (*fixed, *_beyond_card(plan, kv_cache_bytes, card_bytes))
+
+
+def _too_much_on(plan: CachePlan, rank: Rank, given: int | None) -> Iterator[str]:
+    """Yield what cannot be allocated of what the settings fix on a rank."""
+    fixed = sum(
         pool.total_bytes(pool.units)
-        for pool in plan.rank.pools
+        for pool in rank.pools
         if pool.units is not None and not pool.beside
-    ]
-    given = start.kv_cache_bytes
+    )
+    where = f" on {rank.name}" if len(plan.ranks) > 1 else ""
+    what = "blocks" if plan.block_size or plan.split != "fixed" else "cells"
     apart = plan.split == "tokens"  # there, the budget does not pay for what the settings fix
-    if given is not None and sum(fixed) > given and not apart:
+    if given is not None and not rank.on_host and fixed > given and not apart:
         yield (
-            f"the blocks that are set come to {format_count(sum(fixed))} B, more than the"
+            f"the {what} that are set come to {format_count(fixed)} B{where}, more than the"
             f" {format_count(given)} B given: allocating them would fail"
         )
-    beside = start.beside_bytes
-    total = (given or 0) + beside
-    if card_bytes is not None and total > card_bytes:
-        what = f", {format_count(beside)} B of them beside the cache," if beside else ""
+    total = fixed + rank.fixed_bytes + rank.outside_bytes
+    weights = rank.weights_bytes or 0
+    if rank.memory_bytes is not None and total + weights > rank.memory_bytes:
+        beside = f" with {format_count(weights)} B of weights beside them," if weights else ""
         yield (
-            f"{format_count(total)} B{what} are more than the card's {format_count(card_bytes)} B:"
-            " allocating them would fail"
+            f"the {what} that are set come to {format_count(total)} B{where},{beside} more than"
+            f" the {format_count(rank.memory_bytes)} B of the device: allocating them would fail"
         )
+
+
+def _beyond_card(plan: CachePlan, given: int | None, card_bytes: int | None) -> Iterator[str]:
+    """Yield what the cache given and what lies beside it come to, where a card has less."""
+    rank = plan.rank
+    beside = rank.beside_bytes
+    total = (given or 0) + beside
+    if card_bytes is None or rank.on_host or rank.memory_bytes is not None or total <= card_bytes:
+        return
+    what = f", {format_count(beside)} B of them beside the cache," if beside else ""
+    yield (
+        f"{format_count(total)} B{what} are more than the card's {format_count(card_bytes)} B:"
+        " allocating them would fail"
+    )
+
+
+def _failed(plan: CachePlan, start: StartUp, longest: int | None) -> StartUp:
+    """Return what a start that fails comes to: of a size that the settings fix, nothing."""
+    if plan.split != "fixed":
+        return msgspec.structs.replace(start, fits=False)
+    return msgspec.structs.replace(
+        start,
+        fits=False,
+        kv_cache_tokens=0,
+        max_concurrency=0.0,
+        max_sequences=0,
+        overhead_bytes=0,
+        max_model_len_that_fits=longest or 0,
+        max_model_len_served=0,
+    )
 
 
 def _start_up(plan: CachePlan, kv_cache_bytes: int | None, log: tuple[str, ...]) -> StartUp:

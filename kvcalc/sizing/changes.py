@@ -93,6 +93,8 @@ def flags_of(settings: dict[str, Any], args: dict[str, Any]) -> tuple[str, ...]:
         elif value is not None:
             found += [FLAGS[name], str(value)]
     for name, value in args.items():
+        if value is None:
+            continue
         word = str(value).lower() if isinstance(value, bool) else str(value)
         found += ["--engine-arg", f"{name}={word}"]
     return tuple(found)

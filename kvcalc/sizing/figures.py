@@ -92,7 +92,7 @@ def totals(
     stored = _rate(plan.growth_all_ranks())
     distinct = _rate(alone.growth_all_ranks())
     return DeploymentTotals(
-        num_gpus=sum(r.multiplicity for r in plan.ranks if r.name != "host") * replicas,
+        num_gpus=plan.num_gpus * replicas,
         replicas=replicas,
         kv_cache_tokens=expected.kv_cache_tokens * replicas,
         max_concurrency=expected.max_concurrency * replicas,

@@ -12,17 +12,22 @@ from typing import Any
 from kvcalc.core.answers import Solution
 from kvcalc.core.capacity import holds, smallest_budget
 from kvcalc.core.errors import KvcalcError, UnsupportedError
+from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.core.values import MAX_DIMENSION
+from kvcalc.engines import plan
+from kvcalc.engines.llamacpp.args import OLLAMA, full_name
 from kvcalc.sizing.changes import SHARES, changed, flags_of
 from kvcalc.sizing.question import Question, Worked, work
 
-__all__ = ["SETTINGS", "of_length", "solve"]
+__all__ = ["SETTINGS", "longest_planned", "of_length", "solve"]
 
 _MOST_GPUS = 64
 _MOST_SEQUENCES = 1 << 20
 _STEPS = 1000
 """Shares of a card are tried in thousandths."""
+
+_SURE_CONTEXT = 256  # as many cells as llama.cpp has sequences at most
 
 _Fits = Callable[[Any], bool]
 
@@ -54,11 +59,18 @@ def _tried(
         return False
 
 
-def _largest(fits: _Fits, high: int) -> int | None:
-    """Return an n up to `high` that fits while n + 1 does not; None where 1 does not fit."""
-    if not fits(1):
-        return None
-    low, above = 1, 2
+def _largest(fits: _Fits, high: int, low: int = 1) -> int | None:
+    """Return an n up to `high` that fits while n + 1 does not; None where none is found.
+
+    Args:
+        fits: what is asked of n.
+        high: the most that is tried.
+        low: where the search begins; each n below it is tried where it does not fit.
+    """
+    low = min(low, high)
+    if not fits(low):
+        return next((n for n in range(low - 1, 0, -1) if fits(n)), None)
+    above = low + 1
     while above <= high and fits(above):
         low, above = above, above * 2
     above = min(above, high + 1)
@@ -94,9 +106,10 @@ def _both(search: Callable[[bool], Any]) -> tuple[Any, Any]:
 def _max_model_len(question: Question) -> Solution:
     own = question.model.max_position_embeddings
     most = own or MAX_DIMENSION
+    low = _fewest(question)
 
     def search(sure: bool) -> int | None:
-        return _largest(lambda n: _tried(question, sure=sure, **of_length(question, n)), most)
+        return _largest(lambda n: _tried(question, sure=sure, **of_length(question, n)), most, low)
 
     value, possible = _both(search)
     reason = "one token more does not fit"
@@ -115,11 +128,45 @@ def of_length(question: Question, n: int) -> dict[str, dict[str, Any]]:
     deployment = question.deployment
     if deployment.engine != "llama.cpp":
         return {"settings": {"max_model_len": n}, "args": {}}
+    given = {full_name(key): key for key in deployment.engine_args}
+    others: dict[str, Any] = {given[name]: None for name in _CONTEXTS if name in given}
+    if any(name in given for name in OLLAMA):
+        return {"settings": {"max_model_len": None}, "args": {**others, "num_ctx": n}}
     args = deployment.engine_args
-    slots = args.get("parallel")
-    alone = isinstance(slots, int) and not args.get("kv_unified")
+    slots = args.get(given.get("parallel", ""), deployment.max_num_seqs)
+    alone = isinstance(slots, int) and slots > 0 and not args.get(given.get("kv_unified", ""))
     size = n * slots if alone and isinstance(slots, int) else n
-    return {"settings": {"max_model_len": None}, "args": {"ctx_size": size}}
+    return {"settings": {"max_model_len": None}, "args": {**others, "ctx_size": size}}
+
+
+_CONTEXTS = ("ctx_size", "kv_unified_per_slot", "num_ctx", "ollama_context_length")
+"""llama.cpp's and ollama's settings that say how long a context is."""
+
+
+def longest_planned(question: Question, high: int, fits: Callable[[CachePlan], bool]) -> int:
+    """Return the longest sequence below `high` whose own plan fits; 0 where none does.
+
+    Args:
+        question: whose deployment is planned with shorter lengths.
+        high: a length that does not fit.
+        fits: of a plan.
+    """
+
+    def planned(n: int) -> bool:
+        own = of_length(question, n)
+        try:
+            return fits(
+                plan(question.model, changed(question.deployment, own["settings"], own["args"]))
+            )
+        except KvcalcError:
+            return False
+
+    return _largest(planned, high - 1, _fewest(question)) or 0
+
+
+def _fewest(question: Question) -> int:
+    """Return the length to begin with: llama.cpp has no context of fewer cells than sequences."""
+    return _SURE_CONTEXT if question.deployment.engine == "llama.cpp" else 1
 
 
 def _max_num_seqs(question: Question) -> Solution:
@@ -243,11 +290,11 @@ def _kv_memory(question: Question) -> Solution:
     try:
         found = work(question._replace(deployment=deployment)).plan
     except KvcalcError:
-        from kvcalc.engines import plan
-
         found = plan(question.model, deployment)
-    value = smallest_budget(found, question.sequences)
+    value = smallest_budget(found, question.sequences) if found.num_gpus else None
     reason = "a byte less does not hold it" if value else "no memory holds it"
+    if not found.num_gpus:
+        reason = "the whole cache lies on the host"
     if value is not None:
         reason += f" ({format_bytes(value)})"
     return _solution(question, "kv-memory", value, value, {"kv_cache_memory_bytes": value}, reason)

@@ -20,6 +20,7 @@ from kvcalc.core.waste import WASTE_NAMES
 from kvcalc.engines.none import CONVENTION
 from kvcalc.models.hf_config.registry import ARCHITECTURES
 from kvcalc.models.presets import all_models
+from tests.engines.tally import Tally, total
 
 _HERE = Path(__file__).parent
 _CHECKED = ("configs", "vLLM", "transformers")
@@ -140,81 +141,56 @@ def vllm_rows() -> str:
     """Return how many answers of vLLM are equal, by release and card."""
     from tests.engines.vllm.tally import FILES, tallies
 
-    found: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
+    found: defaultdict[tuple[str, str], list[Tally]] = defaultdict(list)
     for name in FILES:
         for key, tally in tallies(name).items():
             found[key].append(tally)
-    keys = sorted(found.items(), reverse=True)
-    lines = [
-        (
-            sum(t.questions for t in each),
-            sum(t.answers for t in each),
-            sum(t.refusals for t in each),
-            sum(len(t.wrong) for t in each),
-            sum(sum(t.left_out.values()) for t in each),
-        )
-        for _, each in keys
-    ]
-    rows = [
-        (release, card, *(f"{n:,}" for n in line))
-        for ((release, card), _), line in zip(keys, lines, strict=True)
-    ]
-    total = [f"{sum(column):,}" for column in zip(*lines, strict=True)]
+
+    def row(release: str, card: str, t: Tally) -> tuple[str, ...]:
+        counts = (t.questions, t.answers, t.refusals, len(t.wrong), t.left_out.total())
+        return release, card, *(f"{n:,}" for n in counts)
+
+    summed = {key: total(each) for key, each in sorted(found.items(), reverse=True)}
+    rows = [row(*key, tally) for key, tally in summed.items()]
     heads = ("questions", "sized, equal", "refused by both", "different", "left out")
-    return table(("vLLM", "card", *heads), [*rows, ("all", "", *total)])
+    everything = row("all", "", total(summed.values()))
+    return table(("vLLM", "card", *heads), [*rows, everything])
 
 
-def engine_rows() -> str:
-    """Return how many answers of the other engines are equal."""
+def _engines() -> dict[str, Tally]:
+    """Return the tally of every engine but vLLM."""
     from tests.engines.llamacpp.tally import FILES as CONTEXTS
-    from tests.engines.llamacpp.tally import tally
+    from tests.engines.llamacpp.tally import tally as of_llamacpp
     from tests.engines.lmdeploy.tally import tallies as of_lmdeploy
     from tests.engines.mlx_lm.tally import tally as of_mlx_lm
     from tests.engines.sglang.tally import tallies as of_sglang
     from tests.engines.transformers.tally import tallies as of_transformers
 
-    def counted(each: Iterable[Any]) -> tuple[int, int, int, int]:
-        tallies = list(each)
-        return (
-            sum(t.answers for t in tallies),
-            sum(t.refusals for t in tallies),
-            sum(len(t.wrong) for t in tallies),
-            sum(sum(t.left_out.values()) for t in tallies),
-        )
-
-    pools = list(of_sglang().values())
-    wrong, left = sum(len(t.wrong) for t in pools), sum(t.left_out for t in pools)
-    lines = {
-        "llama.cpp": counted(tally(name) for name in CONTEXTS),
-        "lmdeploy": counted(of_lmdeploy().values()),
-        "mlx-lm": counted([of_mlx_lm()]),
-        "sglang": (sum(t.equal for t in pools), 0, wrong, left),
-        "transformers": counted(of_transformers().values()),
+    return {
+        "llama.cpp": total(of_llamacpp(name) for name in CONTEXTS),
+        "lmdeploy": total(of_lmdeploy().values()),
+        "mlx-lm": of_mlx_lm(),
+        "sglang": total(of_sglang().values()),
+        "transformers": total(of_transformers().values()),
     }
-    rows = [(name, *(f"{n:,}" for n in line)) for name, line in lines.items()]
+
+
+def engine_rows() -> str:
+    """Return how many answers of the other engines are equal."""
+    rows = []
+    for engine, tally in _engines().items():
+        counts = (tally.answers, tally.refusals, len(tally.wrong), tally.left_out.total())
+        rows.append((engine, *(f"{n:,}" for n in counts)))
     return table(("engine", "equal", "refused by both", "different", "left out"), rows)
 
 
 def engine_left_out() -> str:
     """Return why answers of the other engines are left out, and how many."""
-    from tests.engines.llamacpp.tally import FILES as CONTEXTS
-    from tests.engines.llamacpp.tally import tally
-    from tests.engines.lmdeploy.tally import tallies as of_lmdeploy
-    from tests.engines.mlx_lm.tally import tally as of_mlx
-    from tests.engines.transformers.tally import tallies as of_transformers
-
-    each: dict[str, Iterable[Any]] = {
-        "llama.cpp": [tally(name) for name in CONTEXTS],
-        "transformers": of_transformers().values(),
-        "lmdeploy": of_lmdeploy().values(),
-        "mlx-lm": [of_mlx()],
-    }
-    rows = []
-    for engine, tallied in each.items():
-        counts: Counter[str] = Counter()
-        for one in tallied:
-            counts.update(one.left_out)
-        rows += [(engine, why, str(count)) for why, count in sorted(counts.items())]
+    rows = [
+        (engine, why, str(count))
+        for engine, tally in _engines().items()
+        for why, count in sorted(tally.left_out.items())
+    ]
     return table(("engine", "why", "answers"), rows)
 
 

@@ -100,7 +100,7 @@ def _all_contexts(
 ) -> list[Context]:
     found = contexts_of(model, settings, notes)
     if deployment.draft_model is not None:
-        found.append(draft_context(_spec(deployment.draft_model), settings, notes))
+        found.append(draft_context(_spec(deployment.draft_model), model, settings, notes))
     return found
 
 

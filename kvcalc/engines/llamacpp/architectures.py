@@ -7,6 +7,7 @@ src/llama-arch.cpp and llama_model::create_memory in src/llama-model.cpp.
 from __future__ import annotations
 
 from kvcalc.core.errors import UnsupportedError, nearest
+from kvcalc.engines.llamacpp.version import NEWEST
 
 __all__ = [
     "DRAFTS_IN_MAIN",
@@ -190,11 +191,15 @@ WITHOUT_CACHE = {"Gemma3TextModel": "an embedding model keeps no KV cache"}
 """Classes that llama.cpp runs without a cache -> why."""
 
 
-def architecture(name: str | None) -> str | None:
+def architecture(name: str | None, build: str = NEWEST.text) -> str | None:
     """Return llama.cpp's architecture of a class or of its own name; None for None.
 
+    Args:
+        name: of a class, or llama.cpp's own.
+        build: whose rules are asked for, to name it; the classes are those of b11434.
+
     Raises:
-        UnsupportedError: llama.cpp b11434 has no conversion for that class, or kvcalc knows none.
+        UnsupportedError: llama.cpp has no conversion for that class, or kvcalc knows none.
     """
     if name is None or name in _KNOWN:
         return name
@@ -205,6 +210,6 @@ def architecture(name: str | None) -> str | None:
     close = nearest(name, [*_BY_CLASS, *_KNOWN])
     guess = f"; nearest: {', '.join(close)}" if close else ""
     raise UnsupportedError(
-        f"llama.cpp b11434 does not convert {name!r:.60}, as far as kvcalc knows",
+        f"llama.cpp {build} does not convert {name!r:.60}, as far as kvcalc knows",
         hint=f"give the model's GGUF file{guess}",
     )

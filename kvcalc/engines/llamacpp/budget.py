@@ -62,9 +62,7 @@ def budgets(
         terms=inside,
     )
     return tuple(
-        _host(weight)
-        if rank.name == "host"
-        else msgspec.structs.replace(device, terms=(weight, *inside))
+        _host(weight) if rank.on_host else msgspec.structs.replace(device, terms=(weight, *inside))
         for rank, weight in zip(plan.ranks, weights, strict=True)
     )
 

@@ -88,6 +88,6 @@ def with_buffers(
         return ranks
     beside = found.low + output
     return tuple(
-        msgspec.structs.replace(rank, outside_bytes=beside) if rank.name == "host" else rank
+        msgspec.structs.replace(rank, outside_bytes=beside) if rank.on_host else rank
         for rank in ranks
     )

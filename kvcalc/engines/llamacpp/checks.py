@@ -45,5 +45,18 @@ def check_types(layers: Iterable[LayerRun], types: CacheTypes, *, flash: bool) -
                 raise UnsupportedError(
                     f"a {name} head of {width} elements is no multiple of {packing.elements}, which"
                     f" {type_.name} packs at a time",
-                    hint="choose another cache type, or switch flash attention off",
+                    hint=_unpacked(name, types),
                 )
+
+
+def _unpacked(name: str, types: CacheTypes) -> str:
+    """Return what helps where a head does not fill the blocks of a cache type.
+
+    Without flash attention K may be packed all the same, as whole rows of it are, but no V.
+    """
+    kept = f"keep {name} in f16"
+    if name == "V":
+        return f"{kept}: V is packed with flash attention alone, which packs whole heads"
+    if quantized(types.v):
+        return f"{kept}, and V too where its heads are as wide"
+    return f"{kept}, or switch flash attention off (flash_attn=off)"

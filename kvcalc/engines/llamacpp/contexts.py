@@ -6,11 +6,13 @@ cells and sequences as the target's, its own cache types (f16 unless told), and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.units import format_count
 from kvcalc.engines.llamacpp.architectures import (
     INDEXED_MTP,
     MTP,
@@ -25,7 +27,9 @@ from kvcalc.engines.llamacpp.tensors import Kept, tensors_of
 from kvcalc.engines.llamacpp.types import CacheTypes
 from kvcalc.engines.llamacpp.version import NEWEST
 
-__all__ = ["Context", "contexts_of"]
+__all__ = ["Context", "contexts_of", "draft_context"]
+
+_VOCABULARIES_DIFFER = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 
 
 class Context(NamedTuple):
@@ -54,23 +58,50 @@ def contexts_of(model: ModelSpec, settings: Settings, notes: list[str]) -> list[
     Raises:
         UnsupportedError: what llama.cpp refuses, or kvcalc does not model.
     """
-    served = serve(model, settings.types.k.name, notes)
+    served = serve(model, settings.types.k.name, settings.build.text, notes)
     found = [_context(served, served.numbered, settings.types, settings, notes)]
     if settings.method == "mtp":
         found.append(_mtp(served, settings, notes))
     return found
 
 
-def draft_context(draft: ModelSpec, settings: Settings, notes: list[str]) -> Context:
+def draft_context(
+    draft: ModelSpec, model: ModelSpec, settings: Settings, notes: list[str]
+) -> Context:
     """Return the context of a draft model.
+
+    Args:
+        draft: as published.
+        model: whose tokens it proposes.
+        settings: as resolved.
+        notes: lines about the draft are added.
 
     Raises:
         UnsupportedError: what llama.cpp refuses, or kvcalc does not model.
     """
-    told: list[str] = []
-    served = serve(draft, settings.draft_types.k.name, told)
+    told = list(_dropped(draft, model, settings))
+    served = serve(draft, settings.draft_types.k.name, settings.build.text, told)
     notes.extend(f"draft: {line}" for line in told)
     return _context(served, served.numbered, settings.draft_types, settings, notes, names="draft ")
+
+
+def _dropped(draft: ModelSpec, model: ModelSpec, settings: Settings) -> Iterator[str]:
+    """Say so where llama-server makes a draft's context and then lets it go.
+
+    common/speculative.cpp, common_speculative_are_compatible: vocabularies may differ by 128
+    tokens (SPEC_VOCAB_MAX_SIZE_DIFFERENCE); tools/server/server-context.cpp logs the error, drops
+    the draft and serves on.
+    """
+    sizes = [None if m.size is None else m.size.vocab_size for m in (draft, model)]
+    ours, theirs = sizes
+    if settings.method != "draft" or ours is None or theirs is None:
+        return
+    if abs(ours - theirs) > _VOCABULARIES_DIFFER:
+        yield (
+            f"a vocabulary of {format_count(ours)} tokens does not go with the model's of"
+            f" {format_count(theirs)}: llama-server makes this context at start, drops it and"
+            " serves without a draft"
+        )
 
 
 def _mtp(served: Served, settings: Settings, notes: list[str]) -> Context:

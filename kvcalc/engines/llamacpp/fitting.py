@@ -163,7 +163,8 @@ def fit_unsupported(
         reason = "a budget tells no weights" if budget else why_not(model, deployment, settings)
         yield (
             f"fitting into memory (fit): {context}layers stay where n_gpu_layers puts them,"
-            f" whatever the free memory: {reason}"
+            " whatever the free memory, where llama-server would move some to the host:"
+            f" {reason}"
         )
 
 

@@ -34,6 +34,8 @@ def explain(
         )
     if "swa" in caches:
         yield from _windows(main, settings)
+    elif settings.swa_full:
+        yield "swa_full without effect: the model has no sliding layers in llama.cpp"
     yield from _widened(main)
     if "state" in caches:
         yield from _states(main)
@@ -46,7 +48,7 @@ def explain(
             f"CUDA adds {format_count(padding)} B to quantised tensors whose rows are no multiple"
             " of 512 elements"
         )
-    if len(ranks) > 1 or ranks[0].name == "host":
+    if len(ranks) > 1 or ranks[0].on_host:
         yield "the cache by device: " + ", ".join(_device(rank) for rank in ranks)
     if deployment.data_parallel_size > 1:
         yield (

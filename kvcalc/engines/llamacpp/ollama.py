@@ -33,8 +33,17 @@ _ONE_SEQUENCE = frozenset(
 )
 
 
-def from_ollama(asked: Args, model: ModelSpec, deployment: Deployment, notes: list[str]) -> Args:
+def from_ollama(
+    asked: Args, model: ModelSpec, deployment: Deployment, build: str, notes: list[str]
+) -> Args:
     """Return llama-server's settings; those that were asked for where none is ollama's.
+
+    Args:
+        asked: settings of llama.cpp and of ollama.
+        model: as published.
+        deployment: as asked for.
+        build: of llama.cpp, for refusals to name.
+        notes: a line is added for what ollama makes of the settings.
 
     Raises:
         UsageError: settings of both.
@@ -50,7 +59,7 @@ def from_ollama(asked: Args, model: ModelSpec, deployment: Deployment, notes: li
     parallel = asked.number("num_parallel", 0, low=1) or asked.number(
         "ollama_num_parallel", deployment.max_num_seqs or 1, low=1
     )
-    if architecture(model.architecture) in _ONE_SEQUENCE and parallel > 1:
+    if architecture(model.architecture, build) in _ONE_SEQUENCE and parallel > 1:
         notes.append("ollama runs one sequence at once of this architecture")
         parallel = 1
     length = _length(asked, model, deployment, notes)

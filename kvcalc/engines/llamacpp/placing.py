@@ -56,6 +56,10 @@ class Placing(NamedTuple):
         """Return what a device is called."""
         return self.names[device] if self.names else f"GPU {device}"
 
+    def memory(self, device: int) -> int | None:
+        """Return the free bytes of a device; None for the host, and where nobody told."""
+        return self.free[device] if 0 <= device < len(self.free) else None
+
 
 def placing_of(deployment: Deployment, asked: Args) -> Placing:
     """Return where the layers go.

@@ -60,6 +60,8 @@ def ranks_of(
                 pools=tuple(pools),
                 fixed_bytes=fixed,
                 weights_bytes=None if weights is None else weights.get(device, 0),
+                memory_bytes=placing.memory(device),
+                on_host=device == HOST,
             )
         )
     return tuple(rank for rank in ranks if rank.pools)
@@ -96,7 +98,16 @@ def _ranks_by_head(contexts: list[Context], settings: Settings) -> tuple[Rank, .
             if not names:
                 share = _model_of(context, [run for _, run in here])
         name = "host" if device == HOST else placing.name(device)
-        ranks.append(Rank(name=name, share=share, pools=tuple(pools), fixed_bytes=fixed))
+        ranks.append(
+            Rank(
+                name=name,
+                share=share,
+                pools=tuple(pools),
+                fixed_bytes=fixed,
+                memory_bytes=placing.memory(device),
+                on_host=device == HOST,
+            )
+        )
     return tuple(rank for rank in ranks if rank.pools)
 
 

@@ -79,18 +79,19 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         return max((_limit(c) for run in self.layers for c in run.caches), default=0)
 
 
-def serve(model: ModelSpec, index_type: str, notes: list[str]) -> Served:
+def serve(model: ModelSpec, index_type: str, build: str, notes: list[str]) -> Served:
     """Return a model as llama.cpp keeps it.
 
     Args:
         model: as published, or as read from a GGUF file.
         index_type: the cache type of K, which indexer keys are kept in.
+        build: of llama.cpp, for refusals to name.
         notes: a line is added for what llama.cpp keeps otherwise than the model says.
 
     Raises:
         UnsupportedError: an architecture or a layer that llama.cpp has not.
     """
-    arch = architecture(model.architecture)
+    arch = architecture(model.architecture, build)
     runs = list(_each(model.layers))
     # conversion/deepseek.py leaves DeepSeek-V4's prediction layers out unless it is told otherwise.
     dropped = model.architecture == "DeepseekV4ForCausalLM"

@@ -6,6 +6,7 @@ llama.cpp b11434 common/common.h (common_params), common/arg.cpp (the flags), to
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
@@ -112,11 +113,14 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
             "llama.cpp's cache does not follow the model dtype",
             hint="give --kv-cache-dtype, or cache_type_k and cache_type_v in engine_args",
         )
-    asked = from_ollama(args.read(deployment.engine_args), model, deployment, notes)
     found = build(deployment.engine_version)
+    given = args.read(deployment.engine_args)
+    asked = from_ollama(given, model, deployment, found.text, notes)
     rules = rules_of(found)
     flash = _flash(asked, rules, found)
     method, rs_seq = _speculation(asked, deployment)
+    fitting = fits(asked, rules)
+    notes.extend(_without_fit(asked) if not fitting else ())
     return Settings(
         build=found,
         rules=rules,
@@ -135,7 +139,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         draft_gpu_layers=gpu_layers(asked, "n_gpu_layers_draft"),
         checkpoints=asked.number("ctx_checkpoints", 32, low=0),
         cache_ram=asked.number("cache_ram", 8192, low=-1),
-        fits=fits(asked, rules),
+        fits=fitting,
         fit_ctx=asked.number("fit_ctx", 4096, low=1),
         ctx_given=deployment.max_model_len is not None
         or any(asked.given(name) for name in ("ctx_size", "kv_unified_per_slot")),
@@ -147,6 +151,13 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
 def _mebibytes(asked: Args, name: str) -> tuple[int, ...]:
     """Return bytes by device of a list of MiB; empty where it was not given."""
     return tuple(int(mib * _MIB) for mib in asked.numbers(name) or ())
+
+
+def _without_fit(asked: Args) -> Iterator[str]:
+    """Yield which settings of fit are given though it does not run."""
+    given = [name for name in ("fit_ctx", "fit_target") if asked.given(name)]
+    if given:
+        yield f"{' and '.join(given)} without effect: nothing is made to fit (fit)"
 
 
 def _flash(asked: Args, rules: Rules, found: Build) -> bool:

@@ -8,6 +8,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
+from kvcalc.core.rules import Window
 from kvcalc.core.units import format_count
 from kvcalc.engines.lmdeploy.layers import Shape, split
 from kvcalc.engines.lmdeploy.pytorch import indexer_bytes, rank_of
@@ -42,9 +43,11 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         rank, block, shape = rank_of(model, settings, notes)
     rank = msgspec.structs.replace(rank, share=_explainable(model, rank, settings))
     windows = any(limit is not None for _, limit, _ in shape.spans)
-    if windows:
+    freed = isinstance(rank.pools[0].groups[0].rule, Window)
+    if windows and not freed:
         notes.append("every layer keeps every token: windows and chunks save nothing")
-    shares = settings.prefix_caching and not windows
+    # executor/base.py, _maybe_disable_unsupported_prefix_caching: where the engine has a window.
+    shares = settings.prefix_caching and not (freed if settings.backend == "pytorch" else windows)
     name = _NAMES.get(settings.policy, model.dtype)
     return CachePlan(
         engine="lmdeploy",
@@ -58,6 +61,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         max_sequences=settings.max_batch_size,
         reuse_tokens=block if shares else None,
         report="tokens",
+        check="window" if freed else "units",
         start="shortens" if settings.shortens else "never_checks",
         start_spares_tokens=block if settings.backend == "pytorch" else 0,
         notes=tuple(notes),

@@ -17,6 +17,7 @@ from kvcalc.engines.every_token import kept_group
 from kvcalc.engines.lmdeploy.layers import Shape, shape_of, split
 from kvcalc.engines.lmdeploy.packing import Tensor, tensors_of
 from kvcalc.engines.lmdeploy.settings import Settings
+from kvcalc.engines.lmdeploy.windows import window_of, windowed_group
 
 __all__ = ["block_size", "indexer_bytes", "rank_of"]
 
@@ -65,7 +66,17 @@ def rank_of(model: ModelSpec, settings: Settings, notes: list[str]) -> tuple[Ran
     tensors = _tensors(shape, settings, model.dtype)
     kernel = _kernel_block(block, settings)
     page = block // kernel * sum(_aligned(t.token_bytes * kernel) for t in tensors)
-    group = kept_group(shape.spans, {t.role: t.token_bytes for t in tensors}, block, page)
+    payload = {t.role: t.token_bytes for t in tensors}
+    window = window_of(model, notes)
+    if window is None:
+        group = kept_group(shape.spans, payload, block, page)
+    else:
+        step = settings.max_prefill_token_num
+        group = windowed_group(shape.spans, payload, block, page, window, step)
+        notes.append(
+            f"blocks before the last {format_count(window)} tokens of history are given back, in"
+            f" all layers alike; a step of a prompt takes up to {format_count(step)} tokens more"
+        )
     state = _state_pool(share, settings)
     if state is not None:
         notes.append(_of_states(state, settings))

@@ -99,7 +99,7 @@ def _answer(row: dict[str, Any]) -> dict[str, Any]:
         now = resolve(model, other, [])
         found = contexts_of(model, now, [])
         if isinstance(other.draft_model, ModelSpec):
-            found.append(draft_context(other.draft_model, now, []))
+            found.append(draft_context(other.draft_model, model, now, []))
         return found
 
     found = fitting.fit_devices(model, deployment, settings, contexts)

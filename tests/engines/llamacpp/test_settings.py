@@ -108,6 +108,80 @@ def test_a_draft_model_has_a_context_of_its_own() -> None:
     assert typed.rank.pools[1].unit_bytes == draft.bytes_per_token("q8_0")
 
 
+def test_a_draft_of_another_vocabulary_is_dropped() -> None:
+    """common/speculative.cpp: 128 tokens more or less are borne; the server drops the others."""
+    asked: dict[str, Any] = {"args": {"parallel": 1, "ctx_size": 8192}}
+
+    def notes(tokens: int) -> list[str]:
+        size = msgspec.structs.replace(LLAMA.size, vocab_size=tokens) if LLAMA.size else None
+        draft = msgspec.structs.replace(LLAMA, name="draft", size=size)
+        return [line for line in _plan(draft_model=draft, **asked).notes if "vocabulary" in line]
+
+    assert not any("drops" in line for line in notes(128_256 - 128))
+    (line,) = [line for line in notes(128_256 + 129) if "drops" in line]
+    assert line.startswith("draft: a vocabulary of 128,385 tokens does not go with the model's")
+
+
+def test_a_context_of_0_is_the_models_own() -> None:
+    """common/arg.cpp, -c: 0 is loaded from the model, and fit leaves it."""
+    assert _units(_plan(args={"ctx_size": 0})) == {"kv": 131072}
+    kept = _plan(args={"ctx_size": 0}, kv_cache_memory_bytes=2**30)
+    assert _units(kept) == {"kv": 131072}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"swa_full": True}, "swa_full without effect: the model has no sliding layers"),
+        ({"fit": "off", "fit_ctx": 9000}, "fit_ctx without effect"),
+        ({"fit": False, "fit_ctx": 1, "fit_target": 9}, "fit_ctx and fit_target without effect"),
+    ],
+)
+def test_settings_without_effect_are_told(args: dict[str, Any], said: str) -> None:
+    assert any(said in note for note in _plan(args={"ctx_size": 8192, **args}).notes)
+    assert not any("without effect" in note for note in _plan(GEMMA, {"swa_full": True}).notes)
+    assert not any("without effect" in note for note in _plan(args={"fit_ctx": 9000}).notes)
+
+
+def _head_of_80(k: str, v: str, flash: str) -> CachePlan:
+    heads = FullAttention(num_kv_heads=8, head_dim=80)
+    model = LLAMA.with_layers(2, (heads,))
+    args = {"ctx_size": 256, "cache_type_k": k, "cache_type_v": v, "flash_attn": flash}
+    return _plan(model, args)
+
+
+@pytest.mark.parametrize(
+    ("k", "v", "hint", "cure"),
+    [
+        ("q8_0", "f16", "keep K in f16, or switch flash attention off", ("f16", "f16", "on")),
+        ("q8_0", "f16", "keep K in f16, or switch flash attention off", ("q8_0", "f16", "off")),
+        ("q8_0", "q8_0", "keep K in f16, and V too", ("f16", "f16", "on")),
+        ("f16", "q8_0", "keep V in f16", ("f16", "f16", "on")),
+    ],
+)
+def test_heads_that_do_not_fill_a_block(
+    k: str, v: str, hint: str, cure: tuple[str, str, str]
+) -> None:
+    """llama_init_from_model: heads of 80 in blocks of 32; what the hint says is accepted."""
+    with pytest.raises(UnsupportedError, match="head of 80 elements") as caught:
+        _head_of_80(k, v, "on")
+    assert hint in str(caught.value.hint)
+    assert ("flash_attn=off" in str(caught.value.hint)) == (v == "f16")
+    _head_of_80(*cure)
+
+
+def test_ollama_hands_the_type_on() -> None:
+    """Ollama fb30760, llm/server.go: OLLAMA_KV_CACHE_TYPE as it is, with no list of its own."""
+    found = _plan(args={"num_ctx": 4096, "ollama_kv_cache_type": "q5_1"})
+    assert found.kv_cache_dtype == "q5_1"
+
+
+def test_a_refusal_names_the_build_asked_for() -> None:
+    for version, named in ((None, "b11549"), ("b10488", "b10488"), ("2025-11-19", "2025-11-19")):
+        with pytest.raises(UnsupportedError, match=f"llama.cpp {named} does not convert"):
+            _plan(load_model("opt-13b"), engine_version=version)
+
+
 def test_what_llama_cpp_keeps_otherwise_than_the_config_says() -> None:
     """Mistral's and qwen2's windows are ignored, llama4's chunk is 8192, qwen3.5's dtype is too."""
     mistral = load_model("mistral-7b-v0.1")

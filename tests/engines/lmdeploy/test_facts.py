@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 
@@ -106,11 +107,15 @@ def test_prefill_is_halved_until_sixteen_blocks_fit() -> None:
 
 
 def test_windows_save_nothing() -> None:
+    """gemma.py and gpt_oss.py set the window back to -1: every block is kept, and prefixes too."""
     model = _layers(1, SlidingWindow(num_kv_heads=1, head_dim=64, sliding_window=128))
-    found = _plan(model)
+    model = msgspec.structs.replace(model, architecture="GptOssForCausalLM")
+    found = _plan(model, enable_prefix_caching=True)
 
     assert found.held(1280) == {"blocks": 20}
     assert found.wastes(1280).retention_bytes == (1280 - 128) * 2 * 64 * 2
+    assert found.reuse_tokens == 64
+    assert any("save nothing" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("policy", "expected"), [(0, 4096), (8, 2112), (4, 1088)])

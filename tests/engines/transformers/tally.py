@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from tests.engines.tally import Compared, Tally, tallied
 from tests.engines.transformers.rows import differences, rows
 
-__all__ = ["LEFT_OUT", "Tally", "tallies"]
+__all__ = ["LEFT_OUT", "tallies"]
 
 LEFT_OUT = {
     "Unrecognized model identifier": "transformers has no class of that name: code of a hub",
@@ -24,22 +24,6 @@ LEFT_OUT = {
 """Part of an error -> why it says nothing of the engine; kvcalc may plan for these models."""
 
 
-class Tally(NamedTuple):
-    """What became of the questions about one cache.
-
-    Attributes:
-        answers: rows with equal bytes: tensors, storages and counters.
-        refusals: refused by both.
-        left_out: reason -> rows that are not compared.
-        wrong: what differs otherwise, a line each.
-    """
-
-    answers: int
-    refusals: int
-    left_out: Counter[str]
-    wrong: tuple[str, ...]
-
-
 @cache
 def tallies() -> dict[str, Tally]:
     """Return a tally for every cache; `none` holds rows that tell of no cache."""
@@ -49,24 +33,15 @@ def tallies() -> dict[str, Tally]:
         if "dtype" in row:
             name = row.get("args", {}).get("cache_implementation", "dynamic")
         asked.setdefault(name, []).append(row)
-    return {name: _tally(listed) for name, listed in asked.items()}
+    return {name: tallied(map(_compared, listed)) for name, listed in asked.items()}
 
 
-def _tally(listed: list[dict[str, Any]]) -> Tally:
-    answers = refusals = 0
-    left_out: Counter[str] = Counter()
-    wrong = []
-    for row in listed:
-        reason = _reason(row)
-        if reason is not None:
-            left_out[reason] += 1
-            continue
-        found = differences(row)
-        answers += "error" not in row
-        refusals += "error" in row
-        if found:
-            wrong.append(f"{row['model']}, {row['args']}, {row['tokens']}: {'; '.join(found)}")
-    return Tally(answers, refusals, left_out, tuple(wrong))
+def _compared(row: dict[str, Any]) -> Compared:
+    why, refused = _reason(row), "error" in row
+    if why is not None:
+        return Compared(row["model"], [], left_out=why)
+    name = f"{row['model']}, {row.get('args')}, {row.get('tokens')}"
+    return Compared(name, differences(row), not refused, refused)
 
 
 def _reason(row: dict[str, Any]) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from tests.engines.tally import Compared, Tally, tallied
 from tests.engines.vllm.rows import differences, rows
 
-__all__ = ["FILES", "LEFT_OUT", "Tally", "tallies"]
+__all__ = ["FILES", "LEFT_OUT", "tallies"]
 
 FILES = ("rows.jsonl", "more_rows.jsonl")
 """The shared questions, and further ones: other cards, dtypes, backends and block sizes."""
@@ -35,48 +35,22 @@ LEFT_OUT = {
 """Part of an error -> why it says nothing of the engine; kvcalc plans for these models."""
 
 
-class Tally(NamedTuple):
-    """What became of the questions of one release on one card.
-
-    Attributes:
-        questions: models under settings; each was asked with several memories.
-        answers: memories that were sized, all figures equal.
-        refusals: memories and settings that were refused, by both.
-        left_out: reason -> questions whose refusal is the oracle's own.
-        wrong: what differs otherwise, a line each.
-    """
-
-    questions: int
-    answers: int
-    refusals: int
-    left_out: Counter[str]
-    wrong: tuple[str, ...]
-
-
 @cache
 def tallies(name: str) -> dict[tuple[str, str], Tally]:
     """Return a tally for every (release, card) of a file of questions."""
     asked: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows(name):
         asked.setdefault((row["version"], row["gpu"]), []).append(row)
-    return {key: _tally(listed) for key, listed in asked.items()}
+    return {key: tallied(map(_compared, listed)) for key, listed in asked.items()}
 
 
-def _tally(listed: list[dict[str, Any]]) -> Tally:
-    answers = refusals = 0
-    left_out: Counter[str] = Counter()
-    wrong = []
-    for row in listed:
-        found = differences(row)
-        reason = _reason(row) if found else None
-        if reason is not None:
-            left_out[reason] += 1
-            continue
-        answers += len(row.get("answers", []))
-        refusals += len(row.get("refused", [])) + ("error" in row)
-        if found:
-            wrong.append(f"{row['model']}, {row['gpu']}, {row['case']}: {'; '.join(found)}")
-    return Tally(len(listed), answers, refusals, left_out, tuple(wrong))
+def _compared(row: dict[str, Any]) -> Compared:
+    """Compare a model under settings, which was asked with several memories."""
+    found = differences(row)
+    answers, refusals = len(row.get("answers", [])), len(row.get("refused", []))
+    name = f"{row['model']}, {row['gpu']}, {row['case']}"
+    why = _reason(row) if found else None
+    return Compared(name, found, answers, refusals + ("error" in row), why)
 
 
 def _reason(row: dict[str, Any]) -> str | None:

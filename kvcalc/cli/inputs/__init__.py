@@ -1,0 +1,43 @@
+"""From what was typed to models, deployments and requests; each fault names its option."""
+
+from __future__ import annotations
+
+from kvcalc.cli.inputs.deployments import cache_dtypes, deployments
+from kvcalc.cli.inputs.memory import memory
+from kvcalc.cli.inputs.models import DEFAULT_MODEL, models, preset_folders
+from kvcalc.cli.inputs.numbers import (
+    choice,
+    number,
+    one_of,
+    over_policy,
+    size,
+    switched,
+    token_count,
+    tokens,
+    unit_system,
+)
+from kvcalc.cli.inputs.plans import DEFAULT_TOKENS, echo, plans
+from kvcalc.cli.inputs.workload import Workload, workload
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "DEFAULT_TOKENS",
+    "Workload",
+    "cache_dtypes",
+    "choice",
+    "deployments",
+    "echo",
+    "memory",
+    "models",
+    "number",
+    "one_of",
+    "over_policy",
+    "plans",
+    "preset_folders",
+    "size",
+    "switched",
+    "token_count",
+    "tokens",
+    "unit_system",
+    "workload",
+]

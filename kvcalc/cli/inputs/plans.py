@@ -1,0 +1,125 @@
+"""The plans of models under deployments, and what an answer repeats of the question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvcalc.cli.inputs.deployments import PARALLEL
+from kvcalc.cli.inputs.numbers import number
+from kvcalc.cli.settings import SWITCHES
+from kvcalc.cli.values import Values
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import KvcalcError
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.engines import plan
+from kvcalc.models.text import printable
+
+__all__ = ["DEFAULT_TOKENS", "echo", "plans"]
+
+DEFAULT_TOKENS = 8192
+
+
+def plans(
+    models: Sequence[ModelSpec],
+    deployed: Sequence[Deployment],
+    notes: list[str],
+    *,
+    tell: bool = True,
+    refused: list[str] | None = None,
+    asked: list[tuple[ModelSpec, Deployment]] | None = None,
+) -> list[CachePlan]:
+    """Return the plan of every model under every deployment; an error names the model.
+
+    Args:
+        models: the models.
+        deployed: the deployments.
+        notes: the plans' own are added, and which stage is shown where stages differ.
+        tell: add the plans' own notes (False: the command shows them itself).
+        refused: where several engines are asked, a line for each that refuses is added, and those
+            that do not are planned for; None to let every refusal be an error.
+        asked: the model and the deployment of every plan are added.
+
+    Raises:
+        UnsupportedError: a model and a deployment that do not go together (with `refused`: all).
+    """
+    made: list[CachePlan] = []
+    faults: list[KvcalcError] = []
+    beside = refused is not None and len({deployment.engine for deployment in deployed}) > 1
+    for model in models:
+        for deployment in deployed:
+            try:
+                made.append(plan(model, deployment))
+                if asked is not None:
+                    asked.append((model, deployment))
+            except KvcalcError as error:
+                error.where = error.where or model.name
+                if not beside:
+                    raise
+                faults.append(error)
+                hint = f" ({error.hint})" if error.hint else ""
+                _add(refused, f"{deployment.engine}: refused: {error}{hint}")
+    if faults and not made:
+        raise faults[0]
+    if faults:
+        _add(refused, "a setting for one engine alone: --engine-arg NAME:KEY=VALUE")
+    _tell(made, notes, own=tell)
+    return made
+
+
+def _add(lines: list[str] | None, line: str) -> None:
+    if lines is not None:
+        lines.append(line)
+
+
+def _tell(made: Sequence[CachePlan], notes: list[str], *, own: bool) -> None:
+    for p in made:
+        if own:
+            notes.extend(f"{p.model}: {note}" for note in p.notes)
+        if len(p.ranks) > 1:
+            notes.append(f"{p.model}: figures of {_fullest(p)} at {p.max_model_len:,} tokens")
+
+
+def _fullest(found: CachePlan) -> str:
+    """Say whose figures a plan's are, the host apart from the devices."""
+    devices = [rank for rank in found.ranks if not rank.on_host]
+    host = next((rank for rank in found.ranks if rank.on_host), None)
+    if host is None:
+        return f"{found.rank.name} of {len(devices)}, the fullest"
+    each = "the device" if len(devices) == 1 else f"each of {len(devices)} devices"
+    if found.rank.on_host:
+        return f"the host, which keeps more than {each}"
+    of = f" of {len(devices)} devices" if len(devices) > 1 else ""
+    return f"{found.rank.name}{of}, which keeps more than the host,"
+
+
+def echo(values: Values, plans: Sequence[CachePlan] = ()) -> dict[str, Any]:
+    """Return the inputs of the JSON document: what was given, by option, and what it came to."""
+    given = {
+        key: _told(value)
+        for key, value in values.items()
+        if (value not in (None, False, [], ()) or (value is False and key in SWITCHES))
+        and key not in ("format", "report", "settings")
+    }
+    if not plans:
+        return given
+    engines = list(dict.fromkeys(plan.engine for plan in plans))
+    resolved: dict[str, Any] = {
+        "models": list(dict.fromkeys(plan.model for plan in plans)),
+        "engine": engines[0] if len(engines) == 1 else None,
+        "engines": engines,
+        "kv_cache_dtype": list(dict.fromkeys(plan.kv_cache_dtype for plan in plans)),
+        "block_size": list(dict.fromkeys(plan.block_size for plan in plans)),
+        "max_model_len": list(dict.fromkeys(plan.max_model_len for plan in plans)),
+    }
+    for short, long in PARALLEL:
+        resolved[f"{long}_parallel_size"] = number(values, short) or 1
+    return {**given, "resolved": resolved}
+
+
+def _told(value: Any) -> Any:
+    """Return what was typed in characters that JSON can hold."""
+    if isinstance(value, list):
+        return [_told(inner) for inner in value]
+    return printable(value) if isinstance(value, str) else value
