@@ -61,8 +61,18 @@ _SETTINGS_OF = {
 }
 """What is an engine of another name with settings -> what it is, and how to ask for it."""
 
-_BUDGETS = ("vllm", "sglang", "llama.cpp", "tensorrt-llm", "transformers", "lmdeploy")
-"""Engines with a module `budget`: what they leave of a card for the cache is modelled."""
+_BUDGETS = {
+    "vllm": "kvcalc.engines.vllm.budget",
+    "sglang": "kvcalc.engines.sglang.budget",
+    "llama.cpp": "kvcalc.engines.llamacpp.budget",
+    "tensorrt-llm": "kvcalc.engines.tensorrt_llm.budget",
+    "transformers": "kvcalc.engines.transformers.budget",
+    "lmdeploy": "kvcalc.engines.lmdeploy.budget",
+    "mlx-lm": "kvcalc.engines.whole_card",
+    "exllamav2": "kvcalc.engines.whole_card",
+    "exllamav3": "kvcalc.engines.whole_card",
+}
+"""Engine -> the module that says what it leaves of a card for the cache, where that is modelled."""
 
 
 class Engine(Protocol):
@@ -128,7 +138,7 @@ def budgets(
             f"what engine {engine!r} leaves of a card for the cache is not modelled",
             hint=f"known for {', '.join(_BUDGETS)}; or give the cache's memory itself",
         )
-    module = import_module(f"{ENGINES[engine]}.budget")
+    module = import_module(_BUDGETS[engine])
     found: tuple[MemoryBudget, ...] = module.budgets(model, deployment, plan, weights)
     return found
 

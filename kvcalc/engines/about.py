@@ -22,8 +22,8 @@ def about() -> tuple[EngineSummary, ...]:
         ),
         EngineSummary(
             name="sglang",
-            follows="0.5.23",
-            checked="its memory pools built, start-up logs",
+            follows="0.5.10 to 0.5.23",
+            checked="its pools and configurators run (0.5.23), start-up logs",
         ),
         EngineSummary(
             name="llama.cpp",
@@ -32,7 +32,7 @@ def about() -> tuple[EngineSummary, ...]:
         ),
         EngineSummary(
             name="tensorrt-llm",
-            follows="1.x, PyTorch backend",
+            follows="0.13 to 1.3, PyTorch backend of 1.2",
             checked="read from source; its own tests' numbers, start-up logs",
         ),
         EngineSummary(

@@ -17,7 +17,17 @@ from kvcalc.models.presets import all_gpus, load_gpu
 from tests.engines.vllm.starts import model_of
 
 _GIB = 2**30
-_WITH_BUDGET = ("vllm", "sglang", "llama.cpp", "tensorrt-llm", "transformers", "lmdeploy")
+_WITH_BUDGET = (
+    "vllm",
+    "sglang",
+    "llama.cpp",
+    "tensorrt-llm",
+    "transformers",
+    "lmdeploy",
+    "mlx-lm",
+    "exllamav2",
+    "exllamav3",
+)
 _PAGED = {"cache_implementation": "paged"}
 
 

@@ -1,0 +1,61 @@
+"""What engines leave for a cache that share nothing out: they take what they need, of all there is.
+
+MLX-LM and ExLlama allocate caches beside the weights and fail where the memory ends; no rule of
+theirs keeps anything back. What a step takes besides is bounded by the model's widths, and was not
+measured.
+"""
+
+from __future__ import annotations
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.visible import named_card, visible
+from kvcalc.core.widths import widths_of
+
+__all__ = ["budgets"]
+
+_STEP_TOKENS = 2048  # of a prompt at once: mlx_lm generate.py, prefill_step_size; ExLlama's chunk
+_BYTES = 2
+_COPIES = 4  # the stream and an MLP's parts that can be there at once, as an upper bound
+_CONTEXT, _CONTEXT_SHARED = (0.2, 0.8), (0.0, 0.3)
+
+
+def budgets(
+    model: ModelSpec, deployment: Deployment, plan: CachePlan, weights: tuple[Term, ...]
+) -> tuple[MemoryBudget, ...]:
+    """Return the memory of each device of a plan.
+
+    Raises:
+        UnsupportedError: no card is named.
+        InvalidValueError: another number of weights than of ranks.
+    """
+    require_ranks(weights, len(plan.ranks))
+    gpu = named_card(deployment)
+    seen = visible(gpu)
+    widths = widths_of(model)
+    inner = widths.inner.or_more(widths.expert_inner.times(1, max(1, widths.experts.high)))
+    step = (inner.times(2) + widths.hidden.times(2)).high * _COPIES * _BYTES * _STEP_TOKENS
+    terms = (
+        Term(
+            name="activation",
+            low_bytes=0,
+            high_bytes=step + widths.vocab.high * _BYTES * _STEP_TOKENS,
+            source=f"a step of at most {_STEP_TOKENS} tokens, bounded by the widths: not measured",
+        ),
+        gib_term(
+            "context",
+            *(_CONTEXT_SHARED if gpu.memory_kind == "unified" else _CONTEXT),
+            "the driver's context and kernels: not measured",
+        ),
+    )
+    return tuple(
+        MemoryBudget(
+            total_bytes=gpu.memory_bytes,
+            share_bytes=(seen.low_bytes, seen.high_bytes),
+            share_source=f"all of {seen.what}: the engine takes what it needs",
+            terms=(weight, *terms),
+        )
+        for weight in weights
+    )
