@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import typer
 
 from kvcalc.cli import inputs
@@ -17,6 +19,9 @@ from kvcalc.cli.options import (
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
 from kvcalc.core.fragmentation import fragmentation, other_reading
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.results import Fragmentation
+from kvcalc.core.units import format_number_of
 
 _P = "Memory"
 _MEMORY = (
@@ -47,6 +52,16 @@ def add(app: typer.Typer) -> None:
     )
 
 
+def _places(plan: CachePlan, result: Fragmentation) -> Iterator[str]:
+    """Say so where a cache of a fixed size has fewer places than the free memory would hold."""
+    free, places = result.sequences_of_max.in_free, plan.max_sequences
+    if plan.split == "fixed" and places is not None and free > places:
+        yield (
+            f"{plan.model}: {plan.engine} has {format_number_of(places, 'place')} for sequences,"
+            " and its cache a fixed size, however much memory is free"
+        )
+
+
 def run(values: Values) -> None:
     """Judge one state of memory for every model's sequences."""
     notes: list[str] = []
@@ -59,6 +74,7 @@ def run(values: Values) -> None:
     for p in plans:
         result = fragmentation(p, memory, units=units, explain=values["explain"])
         results.append(result)
+        notes += _places(p, result)
         if other != memory:
             said = other_reading(result, fragmentation(p, other))
             whose = f"{p.model}, {p.kv_cache_dtype}, block {p.block_size}: " if plans[1:] else ""

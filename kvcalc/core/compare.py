@@ -10,6 +10,7 @@ from kvcalc.core.explain import explain_plan
 from kvcalc.core.lengths import Lengths, Over, whole_number
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import (
+    AtOnce,
     Comparison,
     Concurrency,
     ContiguousRequest,
@@ -104,8 +105,22 @@ def compare(
         concurrency=(
             None if kv_cache_bytes is None else _concurrency(plan, twin, kept, kv_cache_bytes)
         ),
+        at_once=_at_once(plan, kept),
         explain=explain_plan(plan, [longest]) if explain else (),
     )
+
+
+def _at_once(plan: CachePlan, lengths: Lengths) -> AtOnce | None:
+    """Return what of the requests runs at once; None where all do, or where no size is fixed."""
+    if plan.split != "fixed":
+        return None
+    allocated = sum(pool.total_bytes(pool.units or 0) for pool in plan.rank.pools)
+    requests = int(requests_that_fit(plan, allocated, lengths))
+    if plan.max_sequences is not None:
+        requests = min(requests, plan.max_sequences)
+    if requests >= lengths.requests:
+        return None
+    return AtOnce(requests=requests, allocated_bytes=allocated)
 
 
 def _no_request(lengths: Lengths, longest: int) -> InvalidValueError:

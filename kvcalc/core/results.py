@@ -322,10 +322,24 @@ class RankTotals(Value, frozen=True, kw_only=True):
     paged_reserved_bytes: int
 
 
+class AtOnce(Value, frozen=True, kw_only=True):
+    """What runs at once in a cache of a fixed size, which all requests share in turn.
+
+    Attributes:
+        requests: of the mean request, how many there is room and a place for.
+        allocated_bytes: what the engine allocates on the binding rank, whoever runs.
+    """
+
+    requests: int
+    allocated_bytes: int
+
+
 class Comparison(Value, frozen=True, kw_only=True):
     """An engine's plan against its contiguous twin, over the same requests (binding rank).
 
     `reserved_gain` is contiguous over paged reserved bytes, None when paged reserves nothing.
+    Totals add up what each request reserves while it runs; `at_once` is told where the settings
+    fix the size of the cache and not all requests run at once.
     """
 
     model: str
@@ -343,6 +357,7 @@ class Comparison(Value, frozen=True, kw_only=True):
     reserved_gain: float | None
     all_ranks: RankTotals
     concurrency: Concurrency | None = None
+    at_once: AtOnce | None = None
     explain: tuple[str, ...] = ()
 
 

@@ -206,8 +206,12 @@ def _comparison(group: Sequence[Comparison], size: _Size) -> list[Block]:
         "paged" if c.block_size is None else f"paged, block {c.block_size}" for c in group
     )
     totals = [one.contiguous_total, *(c.paged_total for c in group)]
+    turns = [c.at_once for c in group]
     rows: list[tuple[str, ...]] = [
-        ("reserved", *(size(t.reserved_bytes) for t in totals)),
+        (
+            "reserved in turn" if any(turns) else "reserved",
+            *(size(t.reserved_bytes) for t in totals),
+        ),
         ("used", *(size(t.used_bytes) for t in totals)),
         ("wasted", *(size(t.waste_bytes) for t in totals)),
     ]
@@ -219,6 +223,9 @@ def _comparison(group: Sequence[Comparison], size: _Size) -> list[Block]:
     rows.append(("waste", *(format_ratio(t.waste_ratio) for t in totals)))
     gains = [_NONE if c.reserved_gain is None else f"{c.reserved_gain:.2f} x" for c in group]
     rows.append(("contiguous / paged", "", *gains))
+    if any(turns):
+        at_once = (_NONE if turn is None else size(turn.allocated_bytes) for turn in turns)
+        rows.append(("allocated at once", _NONE, *at_once))
     if one.concurrency is not None:
         fits = [c.concurrency for c in group if c.concurrency is not None]
         memory = size(one.concurrency.kv_cache_bytes)
@@ -272,6 +279,13 @@ def _bounds(group: Sequence[Comparison], size: _Size) -> Text:
             f" {_exact(c.paged.max_tail_bytes, size)};"
             f" here {size(c.paged.mean_tail_bytes)} on average"
         )
+    lines.extend(
+        f"{format_count(turn.requests)} of the {format_number_of(one.workload.requests, 'request')}"
+        f" run at once, in the {size(turn.allocated_bytes)} that {one.engine} allocates; the others"
+        " take their places in turn"
+        for turn in dict.fromkeys(c.at_once for c in group)
+        if turn is not None
+    )
     if one.all_ranks.num_gpus > 1:
         lines.append(
             f"on all {one.all_ranks.num_gpus} GPUs: contiguous"

@@ -84,3 +84,33 @@ def test_a_budget_is_a_devices() -> None:
     less, _ = planned(*args, str(19 * layer - 1))
     assert not less["start_up"]["fits"]
     assert f"come to {19 * layer:,} B on GPU 0, more than the" in less["notes"][0]
+
+
+SLOTS = ("--engine", "llama.cpp", "-c", "32768", "--engine-arg", "parallel=4")
+
+
+def test_requests_that_take_turns() -> None:
+    """50 requests over four slots of 8,192 cells: 4 GiB are allocated, whoever runs."""
+    outcome = call("compare", "llama-3.1-8b", *SLOTS, "--lengths", "50x2000", "--format", "json")
+    (found,) = outcome.results
+
+    assert found["at_once"] == {"requests": 4, "allocated_bytes": 4 * 8192 * CELL}
+    assert found["paged_total"]["reserved_bytes"] == 50 * 8192 * CELL
+    shown = call("compare", "llama-3.1-8b", *SLOTS, "--lengths", "50x2000").out
+    assert "reserved in turn" in shown
+    assert "4 of the 50 requests run at once, in the 4 GiB that llama.cpp allocates" in shown
+
+
+def test_requests_that_all_run() -> None:
+    outcome = call("compare", "llama-3.1-8b", *SLOTS, "--lengths", "4x2000", "--format", "json")
+    assert outcome.results[0]["at_once"] is None
+    # One pool of 8,192 cells has room for 2 of 3,000 tokens, though it has four places.
+    shared = ("--engine", "llama.cpp", "-c", "8192", "--lengths", "9x3000", "--format", "json")
+    (found,) = call("compare", "llama-3.1-8b", *shared).results
+    assert found["at_once"] == {"requests": 2, "allocated_bytes": 8192 * CELL}
+
+
+@pytest.mark.parametrize(("free", "told"), [("4GiB", False), ("50GiB", True)])
+def test_free_memory_gives_no_more_places(free: str, told: bool) -> None:
+    said = call("frag", "llama-3.1-8b", *SLOTS, "--free", free, "--largest", "3GiB").err
+    assert ("llama.cpp has 4 places for sequences" in said) == told
