@@ -195,6 +195,9 @@ _ALIASES = {
     "fp8_e4m3fn": "fp8_e4m3",
     "float8_e4m3fn": "fp8_e4m3",
     "float8_e5m2": "fp8_e5m2",
+    # SGLang's: half a byte an element and a byte of scale for 16 of them.
+    "fp4_mx_block16": "nvfp4",
+    "fp4_e2m1": "nvfp4",
 }
 _GROUPED_INT = re.compile(r"int([248])_asym_g(\d{2,4})", re.ASCII)
 _BITS = re.compile(r"([1-9]|1[0-6])bit", re.ASCII)

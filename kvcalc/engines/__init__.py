@@ -111,7 +111,8 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     made = engine.plan(model, deployment)
     replicas = deployment.data_parallel_size
     note = f"{replicas} replicas hold requests of their own; the figures are those of one"
-    if replicas > 1 and note not in made.notes:
+    said = any(line.endswith("the figures are those of one") for line in made.notes)
+    if replicas > 1 and not said:
         made = msgspec.structs.replace(made, notes=(*made.notes, note))
     return made
 

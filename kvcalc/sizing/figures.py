@@ -161,6 +161,8 @@ def alone(question: Question) -> CachePlan:
         "data_parallel_size": 1,
         "decode_context_parallel_size": 1,
     }
-    args = {"enable_dp_attention": None, "dp_size": None, "dcp_size": None, "tensor_split": None}
+    args = dict.fromkeys(
+        ("enable_dp_attention", "dp_size", "attn_dp_size", "dcp_size", "tensor_split")
+    )
     args[PARTITION] = None
     return plan(question.model, changed(question.deployment, one, args))

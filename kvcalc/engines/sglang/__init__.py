@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
-from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.engines.sglang.assemble import ranks_of, stage_sizes, stages_of
 from kvcalc.engines.sglang.compressed import check_compressed, compressed_ranks
 from kvcalc.engines.sglang.families import is_compressed
-from kvcalc.engines.sglang.layers import check_served, check_settings
+from kvcalc.engines.sglang.layers import check_host, check_served, check_settings
 from kvcalc.engines.sglang.notes import (
     CONVENTION,
     compressed_not_modelled,
@@ -36,9 +35,10 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         UnsupportedError: what SGLang refuses for this model and card, or kvcalc does not model.
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
-    notes = beyond(model, deployment.max_model_len)
+    notes: list[str] = []
     check_served(model)
     model, settings = resolve(model, deployment, notes)
+    check_host(model, settings)
     if is_compressed(model):
         return _compressed(model, settings, notes)
     check_settings(model, settings)
@@ -100,8 +100,11 @@ def _plan(
         ranks=ranks,
         split="tokens",
         max_model_len=settings.context,
+        max_sequences=settings.max_requests,
         reuse_tokens=reuse_tokens,
         report="even_groups" if paged else "exact",
+        start="shortens",
+        start_spares_tokens=1,
         notes=tuple(notes),
         unsupported=unsupported,
         convention=CONVENTION,

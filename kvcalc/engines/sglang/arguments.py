@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
-from kvcalc.engines.sglang.options import HARMLESS, NOT_MODELLED
+from kvcalc.engines.sglang.flags import HARMLESS, REFUSED
 
-__all__ = ["KNOWN_ARGUMENTS", "Arguments", "refuse_others"]
+__all__ = ["KNOWN_ARGUMENTS", "Arguments", "full_name", "refuse_others"]
 
 _T = TypeVar("_T")
 _Raw = str | int | float | bool | None
@@ -22,6 +22,7 @@ _INTS = {
     "pp_size": 1,
     "dp_size": 1,
     "dcp_size": 1,
+    "attn_dp_size": 1,
     "page_size": 1,
     "context_length": 1,
     "max_total_tokens": 1,
@@ -29,7 +30,6 @@ _INTS = {
     "max_mamba_cache_size": 1,
     "chunked_prefill_size": -1,
     "cuda_graph_max_bs": 1,
-    "cuda_graph_max_bs_decode": 1,
     "hicache_size": 1,
     "speculative_num_steps": 1,
     "speculative_eagle_topk": 1,
@@ -76,7 +76,31 @@ _BACKENDS = (
 _WORDS = ("kv_cache_dtype", "dtype", *_BACKENDS)
 
 KNOWN_ARGUMENTS = frozenset((*_INTS, *_FLOATS, *_FLAGS, *_CHOICES, *_WORDS))
-"""What `engine_args` may hold that counts; what is neither known nor harmless is refused."""
+"""What of `engine_args` is read here; the rest says nothing about sizes or is refused by name."""
+
+_ALIASES = {
+    "tp": "tp_size",
+    "tensor_parallel_size": "tp_size",
+    "pp": "pp_size",
+    "pipeline_parallel_size": "pp_size",
+    "dp": "dp_size",
+    "data_parallel_size": "dp_size",
+    "decode_context_parallel_size": "dcp_size",
+    "attention_data_parallel_size": "attn_dp_size",
+    "enable_hicache": "enable_hierarchical_cache",
+    "cuda_graph_max_bs_decode": "cuda_graph_max_bs",
+}
+"""Further spellings of them."""
+
+
+def full_name(flag: str) -> str:
+    """Return a setting's own name, of a flag or one of its other spellings.
+
+    >>> full_name("--tensor-parallel-size")
+    'tp_size'
+    """
+    name = flag.lstrip("-").replace("-", "_")
+    return _ALIASES.get(name, name)
 
 
 class Arguments:
@@ -84,18 +108,29 @@ class Arguments:
 
     Raises:
         UnknownNameError: a setting that SGLang has not.
-        UnsupportedError: one that changes the cache and is not modelled.
+        UnsupportedError: one that is not modelled, and could move a size.
+        InvalidValueError: two spellings of one that contradict each other.
     """
 
     def __init__(self, deployment: Deployment) -> None:
-        self._given: dict[str, _Raw] = dict(deployment.engine_args)
-        for name in self._given:
-            if name in NOT_MODELLED:
+        self._given: dict[str, _Raw] = {}
+        for flag, value in deployment.engine_args.items():
+            name = full_name(flag)
+            if value is None or name in HARMLESS:
+                continue
+            if name in REFUSED:
                 raise UnsupportedError(
-                    f"{name} is not modelled for SGLang ({NOT_MODELLED[name]})", hint="leave it out"
+                    f"SGLang's {name} is not modelled", hint=REFUSED[name] or "leave it out"
                 )
-            if name not in KNOWN_ARGUMENTS and name not in HARMLESS:
-                raise UnknownNameError("SGLang setting", name, sorted(KNOWN_ARGUMENTS))
+            if name not in KNOWN_ARGUMENTS:
+                raise UnknownNameError(
+                    "SGLang setting", flag, sorted({*KNOWN_ARGUMENTS, *_ALIASES})
+                )
+            if self._given.setdefault(name, value) != value:
+                raise InvalidValueError(
+                    f"{flag} {value} and {name} {self._given[name]} contradict each other",
+                    hint="give one",
+                )
 
     def integer(self, name: str, ours: int | None = None, *, called: str = "") -> int | None:
         """Return a whole number; `ours` is what the deployment's own field `called` says.

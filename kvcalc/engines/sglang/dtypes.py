@@ -24,6 +24,7 @@ from kvcalc.engines.sglang.families import (
     is_latent,
     is_minimax_sparse,
 )
+from kvcalc.engines.sglang.version import Release
 
 __all__ = [
     "KV_WORDS",
@@ -98,7 +99,7 @@ def in_dtype(model: ModelSpec, asked: str, notes: list[str]) -> ModelSpec:
     return msgspec.structs.replace(model, dtype=dtype)
 
 
-def kv_word(model: ModelSpec, asked: str, card: Card, notes: list[str]) -> str:
+def kv_word(model: ModelSpec, asked: str, card: Card, wanted: Release, notes: list[str]) -> str:
     """Return the KV cache dtype in SGLang's words; `auto` for the model dtype.
 
     Raises:
@@ -108,11 +109,29 @@ def kv_word(model: ModelSpec, asked: str, card: Card, notes: list[str]) -> str:
     word = _SPELLINGS.get(asked, asked)
     if word == model.dtype and word == "float16":
         word = "auto"
+    word = _four_bits(word, wanted)
     if word not in KV_WORDS:
         raise UnknownNameError("SGLang KV cache dtype", asked, [*KV_WORDS, *_SPELLINGS])
     if word == "auto":
         word = _auto(model, card, notes)
     _check(model, word, card)
+    return word
+
+
+def _four_bits(word: str, wanted: Release) -> str:
+    """Return four bits as 0.5.23 calls them: until 0.5.15 there was one kind, fp4_e2m1."""
+    if word == "fp4_e2m1":
+        if wanted.many_four_bits:
+            raise UnsupportedError(
+                f"SGLang {wanted} has no KV cache dtype fp4_e2m1",
+                hint="it is called fp4_mx_block16 now; nvfp4 is another",
+            )
+        return "fp4_mx_block16"
+    if word in (*_FP4, "mxfp8") and not wanted.many_four_bits:
+        raise UnsupportedError(
+            f"SGLang {wanted} has no KV cache dtype {word}",
+            hint="its only one of four bits is fp4_e2m1",
+        )
     return word
 
 

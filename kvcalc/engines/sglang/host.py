@@ -43,7 +43,8 @@ def host_of(arguments: Arguments, *, role: str | None) -> Host | None:
         given = {"hicache_ratio": ratio, "hicache_size": size, "hicache_host_memory_mode": mode}
         for name in (name for name, value in given.items() if value is not None):
             raise UnsupportedError(
-                f"{name} without a cache in host memory", hint="set enable_hierarchical_cache"
+                f"{name} says nothing without enable_hierarchical_cache",
+                hint="set enable_hierarchical_cache",
             )
         return None
     if role == "decode":

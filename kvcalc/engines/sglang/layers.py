@@ -47,6 +47,7 @@ __all__ = [
     "Kept",
     "Rows",
     "States",
+    "check_host",
     "check_served",
     "check_settings",
     "floor_heads",
@@ -187,6 +188,25 @@ def check_settings(model: ModelSpec, settings: Settings) -> None:
         raise UnsupportedError(
             f"SGLang keeps no {settings.word} cache beside states or windows of their own",
             hint="choose --kv-cache-dtype fp8_e4m3",
+        )
+
+
+def check_host(model: ModelSpec, settings: Settings) -> None:
+    """Refuse a pool in host memory beside what has no plain rows.
+
+    Raises:
+        UnsupportedError: naming it.
+    """
+    plain = {"full_attention", "mla"}
+    kinds = {cache.kind for _, cache in model.caches()}
+    four_bit = settings.word not in ("auto", "bfloat16", "fp8_e4m3", "fp8_e5m2")
+    if settings.host is not None and (
+        not kinds <= plain or four_bit or settings.pp > 1 or settings.speculation is not None
+    ):
+        raise UnsupportedError(
+            "SGLang's enable_hierarchical_cache is modelled for full attention and MLA alone,"
+            " on one pipeline stage, without speculation",
+            hint="leave it out: the pool of the GPU stays as it is",
         )
 
 

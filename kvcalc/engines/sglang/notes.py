@@ -11,7 +11,6 @@ from kvcalc.engines.sglang.assemble import Stage, requests_known
 from kvcalc.engines.sglang.families import is_latent
 from kvcalc.engines.sglang.host import host_tokens
 from kvcalc.engines.sglang.layers import Kept
-from kvcalc.engines.sglang.memory import default_fraction
 from kvcalc.engines.sglang.requests import LEAST_REQUESTS, MOST_REQUESTS, table_bytes
 from kvcalc.engines.sglang.settings import Settings
 from kvcalc.engines.sglang.version import NEWEST
@@ -38,7 +37,7 @@ def explain(
 ) -> list[str]:
     """Return the notes of a plan."""
     return [
-        *_fraction(model, settings),
+        *_fraction(settings),
         *_heads(model, settings),
         *_windows(model, stages, settings),
         *_states(stages, settings),
@@ -46,6 +45,8 @@ def explain(
         *_padding(ranks),
         *_table(ranks, settings),
         *_context_parallel(model, settings),
+        *_binding(ranks, settings),
+        *_cap(settings),
         *_host(stages[0].kept, settings),
     ]
 
@@ -65,7 +66,14 @@ def explain_compressed(ranks: tuple[Rank, ...], settings: Settings) -> list[str]
     ]
     if settings.attn_tp > 1:
         told.append(f"each of {settings.attn_tp} ranks keeps the rows of all its requests")
-    return [*told, *_padding(ranks), *_table(ranks, settings)]
+    return [
+        *_fraction(settings),
+        *told,
+        *_padding(ranks),
+        *_table(ranks, settings),
+        *_binding(ranks, settings),
+        *_cap(settings),
+    ]
 
 
 def compressed_not_modelled(settings: Settings) -> tuple[str, ...]:
@@ -82,22 +90,11 @@ def compressed_not_modelled(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _fraction(model: ModelSpec, settings: Settings) -> Iterator[str]:
-    if settings.mem_fraction is None and settings.release == NEWEST:
-        fraction = default_fraction(
-            settings.card,
-            tp=settings.tp,
-            pp=settings.pp,
-            chunk=settings.chunk,
-            attn_dp=settings.attn_dp,
-            graph_batch=settings.graph_batch,
-            max_requests=settings.max_requests,
-            latent=is_latent(model),
-            graphs=settings.graphs,
-        )
+def _fraction(settings: Settings) -> Iterator[str]:
+    if settings.mem_fraction is not None:
         yield (
-            f"mem_fraction_static is {fraction} by default on {settings.card.name} (multimodal"
-            " models somewhat less)"
+            f"mem_fraction_static {settings.mem_fraction:g} decides what a card leaves for the"
+            " cache, and plays no part where the cache's bytes are given"
         )
 
 
@@ -105,12 +102,7 @@ def _heads(model: ModelSpec, settings: Settings) -> Iterator[str]:
     shards = settings.attn_tp // settings.dcp
     heads = {c.num_kv_heads for _, c in model.caches() if hasattr(c, "num_kv_heads")}
     for count in sorted(heads):
-        if count % shards and shards % count:
-            yield (
-                f"{count} KV heads over {shards} ranks: rounded down to {max(1, count // shards)}"
-                " a rank"
-            )
-        elif shards > count:
+        if shards > count:
             yield f"{format_number_of(count, 'KV head')} on {shards} ranks: each keeps one whole"
     if is_latent(model) and shards > 1:
         yield f"each of {shards} ranks keeps the latents of all its requests"
@@ -182,8 +174,9 @@ def _table(ranks: tuple[Rank, ...], settings: Settings) -> Iterator[str]:
     row = settings.context + settings.row_extra
     if not ranks[0].outside_bytes:
         yield (
-            f"the request table takes {format_count(4 * row)} B beside the budget for every request"
-            f" at once, of which {settings.states_per_request} slots of states serve one"
+            f"the request table takes {format_count(4 * row)} B beside the budget for each request"
+            " at once; how many there can be, the slots of states decide:"
+            f" {settings.states_per_request} serve one"
         )
         return
     size = f"the request table takes {format_count(ranks[0].outside_bytes)} B beside the budget"
@@ -211,15 +204,38 @@ def _host(kept: Kept, settings: Settings) -> Iterator[str]:
     if host.size is not None:
         tokens = host_tokens(host, 0, kept.full.cell, settings.page)
         yield (
-            f"the host's pool has {format_count(tokens)} tokens:"
-            f" {format_count(tokens * kept.full.cell)} B of each rank's host memory (hicache_size)"
+            f"HiCache: a pool of {format_count(tokens * kept.full.cell)} B in host memory a rank:"
+            f" {format_count(tokens)} tokens (hicache_size {host.size}, rounded up to a page)"
         )
         return
     less = ", fewer where the host has no room" if host.fits else ""
     yield (
-        f"the host's pool has {host.ratio:g} tokens for every token of the GPU's and a page more"
-        f"{less}: {format_count(kept.full.cell)} B a token of each rank's host memory"
+        f"HiCache: a pool in host memory a rank of {host.ratio:g} tokens for every token of the"
+        f" GPU's and a page more{less}, of {format_count(kept.full.cell)} B each"
     )
+
+
+def _binding(ranks: tuple[Rank, ...], settings: Settings) -> Iterator[str]:
+    """Say where the windows' pool runs out before that of all tokens."""
+    needs = {pool.sized: pool.need(settings.context) for pool in ranks[0].pools}
+    sizing = ranks[0].sizing
+    if sizing is None or sizing.window_ratio is None or not {"tokens", "window"} <= set(needs):
+        return
+    if needs["window"] > sizing.window_ratio * needs["tokens"]:
+        yield (
+            f"of sequences of {format_count(settings.context)} tokens the windows' pool holds"
+            f" fewer, and decides: each takes {format_count(needs['window'] * settings.page)} of"
+            f" its tokens, of which there are {sizing.window_ratio} for every token"
+            " (swa_full_tokens_ratio)"
+        )
+
+
+def _cap(settings: Settings) -> Iterator[str]:
+    if settings.max_tokens is not None:
+        yield (
+            f"max_total_tokens: no more than {format_count(settings.max_tokens)} tokens are"
+            " allocated, and memory for more is left unused"
+        )
 
 
 def _rest_of_a_cap(stages: list[Stage], settings: Settings) -> Iterator[str]:
@@ -248,6 +264,7 @@ def not_modelled(stages: list[Stage], settings: Settings) -> tuple[str, ...]:
         told.append("the packed rows of a checkpoint of minimax_m3_nvfp4 (MiniMax-M3.1)")
     if settings.host is not None and (stages[0].kept.window or stages[0].kept.states):
         told.append("the host's pools of windows and states")
+        told.append("a windows' pool of a window and a page or less, with which it does not start")
     told.extend(_rest_of_a_cap(stages, settings))
     if stages[0].kept.states is not None and settings.radix:
         told.append("at which tokens a prefix with states can be taken up")

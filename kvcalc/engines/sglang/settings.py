@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 from kvcalc.engines.sglang.arguments import Arguments, refuse_others
-from kvcalc.engines.sglang.backends import Backends, default_backend, page_of
+from kvcalc.engines.sglang.backends import Asked, Backends, backends_of, page_of
 from kvcalc.engines.sglang.card import Card, card_of
 from kvcalc.engines.sglang.dtypes import (
     Layout,
@@ -33,6 +34,7 @@ from kvcalc.engines.sglang.families import (
 )
 from kvcalc.engines.sglang.host import Host, host_of
 from kvcalc.engines.sglang.memory import default_chunk
+from kvcalc.engines.sglang.parallel import check_heads, parallel_of
 from kvcalc.engines.sglang.speculation import DEFAULT_REQUESTS, Speculation, speculation_of
 from kvcalc.engines.sglang.version import Release, release
 
@@ -163,9 +165,10 @@ def resolve(
     cached = arguments.word(
         "kv_cache_dtype", _given(deployment.kv_cache_dtype), called="kv_cache_dtype"
     )
-    word = kv_word(model, cached or "auto", card, notes)
+    word = kv_word(model, cached or "auto", card, wanted, notes)
     speculation = speculation_of(model, deployment, arguments)
-    tp, pp, attn_tp, attn_dp, dcp = _parallel(deployment, arguments)
+    parallel = parallel_of(deployment, arguments, notes)
+    check_heads(model, parallel)
     caching = deployment.enable_prefix_caching
     radix = not arguments.flag(
         "disable_radix_cache",
@@ -178,11 +181,25 @@ def resolve(
         None if scheduling is None else not scheduling,
         called="async_scheduling",
     )
+    _say_counterparts(deployment, notes, overlap=overlap)
     page = arguments.integer("page_size", deployment.block_size, called="block_size")
     strategy = arguments.word("mamba_radix_cache_strategy") or "auto"
     tracked, overlap = _tracking(model, strategy, radix=radix, overlap=overlap, page=page)
-    backends = _backends(model, deployment, arguments, card, speculation, word, tracked, radix)
-    page = page_of(model, card, backends, page, notes)
+    topk = speculation.topk if speculation else 1
+    backends = backends_of(
+        model,
+        card,
+        arguments,
+        Asked(
+            release=wanted,
+            backend=deployment.attention_backend,
+            word=word,
+            topk=topk,
+            tracked=tracked != "no_buffer" or not radix or speculation is not None,
+            shared_context=parallel.dcp > 1,
+        ),
+    )
+    page = page_of(model, card, backends, page, notes, topk=topk)
     if keeps_states(model) and radix and tracked == "no_buffer" and page > 1:
         raise UnsupportedError(
             f"SGLang keeps prefixes of {model.name} with pages of one token alone, not {page}",
@@ -194,6 +211,10 @@ def resolve(
     if context is None:
         context = _DEFAULT_CONTEXT
         notes.append(f"the model names no maximum: {format_count(context)} tokens are taken")
+    notes.extend(
+        f"{line}: SGLang refuses that unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 is set"
+        for line in beyond(model, context)
+    )
     requests = arguments.integer(
         "max_running_requests", deployment.max_num_seqs, called="max_num_seqs"
     )
@@ -208,11 +229,7 @@ def resolve(
     settings = Settings(
         release=wanted,
         card=card,
-        tp=tp,
-        pp=pp,
-        attn_tp=attn_tp,
-        attn_dp=attn_dp,
-        dcp=dcp,
+        **parallel._asdict(),
         dtype=model.dtype,
         word=word,
         layout=layout_of(
@@ -236,7 +253,7 @@ def resolve(
         backends=backends,
         page=page,
         context=context,
-        max_requests=None if requests is None else max(1, requests // attn_dp),
+        max_requests=None if requests is None else max(1, requests // parallel.attn_dp),
         max_tokens=arguments.integer("max_total_tokens"),
         chunk=default_chunk(card) if chunk is None else chunk,
         radix=radix,
@@ -263,9 +280,7 @@ def resolve(
         extra_slots=_or(arguments.integer("disaggregation_decode_extra_slots"), 0),
         mem_fraction=arguments.number("mem_fraction_static"),
         graph_batch=arguments.integer(
-            "cuda_graph_max_bs_decode",
-            arguments.integer("cuda_graph_max_bs"),
-            called="cuda_graph_max_bs",
+            "cuda_graph_max_bs",
         ),
         graphs=not arguments.flag(
             "disable_cuda_graph", deployment.enforce_eager, called="enforce_eager"
@@ -279,49 +294,29 @@ def resolve(
     return model, settings
 
 
+def _say_counterparts(deployment: Deployment, notes: list[str], *, overlap: bool) -> None:
+    """Say which of SGLang's settings stands for one that it has under another name."""
+    asked = deployment.async_scheduling
+    if asked is not None:
+        said = "async_scheduling is read as SGLang's own: without disable_overlap_schedule"
+        if not asked:
+            said = "no async_scheduling is read as SGLang's disable_overlap_schedule"
+        elif not overlap:
+            said += "; batches do not overlap all the same, as states are tracked by no_buffer"
+        notes.append(said)
+    if deployment.disable_hybrid_kv_cache_manager:
+        notes.append(
+            "disable_hybrid_kv_cache_manager is read as SGLang's disable_hybrid_swa_memory: no pool"
+            " of windows"
+        )
+
+
 def _given(word: str | None) -> str | None:
     return None if word == "auto" else word
 
 
 def _or(value: int | None, default: int) -> int:
     return default if value is None else value
-
-
-def _parallel(deployment: Deployment, arguments: Arguments) -> tuple[int, int, int, int, int]:
-    """Return tensor and pipeline size, those of attention, and of decode context parallelism.
-
-    Raises:
-        InvalidValueError: sizes that contradict each other or do not divide.
-    """
-    own = {
-        "tp_size": deployment.tensor_parallel_size,
-        "pp_size": deployment.pipeline_parallel_size,
-        "dcp_size": deployment.decode_context_parallel_size,
-    }
-    tp, pp, dcp = (
-        arguments.integer(name, None if ours == 1 else ours, called="the deployment") or 1
-        for name, ours in own.items()
-    )
-    dp = 1
-    if arguments.flag("enable_dp_attention"):
-        dp = arguments.integer("dp_size") or 1
-        if tp % dp:
-            raise InvalidValueError(
-                f"dp_size {dp} does not divide tp_size {tp}",
-                hint="DP attention shares the tensor-parallel ranks",
-            )
-    elif (replicas := arguments.integer("dp_size")) not in (
-        None,
-        deployment.data_parallel_size,
-    ):
-        raise InvalidValueError(
-            f"dp_size {replicas} and data_parallel_size {deployment.data_parallel_size}"
-            " contradict each other",
-            hint="with enable_dp_attention, dp_size is a part of tp_size",
-        )
-    if (tp // dp) % dcp:
-        raise InvalidValueError(f"dcp_size {dcp} does not divide the {tp // dp} ranks of attention")
-    return tp, pp, tp // dp, dp, dcp
 
 
 def _tracking(
@@ -346,39 +341,3 @@ def _tracking(
             hint="use mamba_radix_cache_strategy no_buffer",
         )
     return strategy, overlap and strategy != "no_buffer"
-
-
-def _backends(
-    model: ModelSpec,
-    deployment: Deployment,
-    arguments: Arguments,
-    card: Card,
-    speculation: Speculation | None,
-    word: str,
-    tracked: str,
-    radix: bool,
-) -> Backends:
-    asked = arguments.word(
-        "attention_backend", deployment.attention_backend, called="attention_backend"
-    )
-    main = asked or default_backend(
-        model,
-        card,
-        word,
-        topk=speculation.topk if speculation else 1,
-        tracked=tracked != "no_buffer" or not radix or speculation is not None,
-    )
-    prefill, decode = (
-        arguments.word(f"{phase}_attention_backend") or main for phase in ("prefill", "decode")
-    )
-    dsa = "trtllm" if card.since_blackwell else "flashmla_kv"
-    if word != "fp8_e4m3":
-        dsa = ""
-    if arguments.integer("dcp_size", None) or deployment.decode_context_parallel_size > 1:
-        dsa = "trtllm"
-    return Backends(
-        prefill,
-        decode,
-        arguments.word("dsa_prefill_backend") or dsa,
-        arguments.word("dsa_decode_backend") or dsa,
-    )

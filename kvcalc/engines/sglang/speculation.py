@@ -91,6 +91,7 @@ def speculation_of(
     told = method or ("draft_model" if drafted else "mtp")
     algorithm = asked or (_ALGORITHMS[told] if _said(deployment) else None)
     if algorithm is None:
+        _refuse_halves(arguments)
         return None
     algorithm = "EAGLE" if algorithm == "NEXTN" else algorithm
     steps = arguments.integer(
@@ -118,6 +119,24 @@ def speculation_of(
             hint="give speculative_num_draft_tokens",
         )
     return Speculation(algorithm, steps, topk, tokens, _layers(model, deployment, told))
+
+
+def _refuse_halves(arguments: Arguments) -> None:
+    """Refuse numbers of proposed tokens where nothing proposes any.
+
+    Raises:
+        UnsupportedError: naming the first.
+    """
+    for name in (
+        "speculative_num_steps",
+        "speculative_eagle_topk",
+        "speculative_num_draft_tokens",
+    ):
+        if arguments.integer(name) is not None:
+            raise UnsupportedError(
+                f"{name} says nothing without speculative_algorithm",
+                hint="give speculative_algorithm, such as EAGLE",
+            )
 
 
 def _said(deployment: Deployment) -> bool:

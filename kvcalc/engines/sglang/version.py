@@ -23,12 +23,22 @@ class Release(NamedTuple):
     @property
     def charges_padding(self) -> bool:
         """Whether the budget pays for the padding slot of states."""
-        return self > _NO_PADDING_CHARGE
+        return self > _MIDDLE
 
     @property
     def pads_table(self) -> bool:
         """Whether the request table has a row more than requests."""
         return self > OLDEST
+
+    @property
+    def many_four_bits(self) -> bool:
+        """Whether it tells nvfp4 from fp4_mx_block16, and has mxfp8."""
+        return self > _MIDDLE
+
+    @property
+    def has_cutlass(self) -> bool:
+        """Whether it still has the cutlass_mla backend."""
+        return self <= _MIDDLE
 
     @property
     def newest(self) -> bool:
@@ -47,8 +57,8 @@ class Release(NamedTuple):
 NEWEST = Release(0, 5, 23)
 OLDEST = Release(0, 5, 10)
 
-_NO_PADDING_CHARGE = Release(0, 5, 15)
-"""The last release read that does not charge the padding slot of states."""
+_MIDDLE = Release(0, 5, 15)
+"""The release read between the two."""
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:\.?(?:post|rc|dev)\d*)*(?:\+\S*)?", re.ASCII)
 

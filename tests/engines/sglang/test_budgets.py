@@ -16,6 +16,7 @@ import pytest
 
 from kvcalc.core.attention import FullAttention, Mla, SlidingWindow
 from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
@@ -110,7 +111,24 @@ def _answers(case: dict[str, Any], planned: CachePlan, budget: int) -> dict[str,
     return ours
 
 
-@pytest.mark.parametrize("row", _ROWS, ids=[str(number) for number in range(len(_ROWS))])
+def _splits(case: dict[str, Any]) -> bool:
+    """Whether heads can be split over the ranks; the configurator alone does not ask."""
+    heads, ranks = case.get("heads", 8), case.get("tp") or 1
+    return bool(heads % ranks == 0 or ranks % heads == 0)
+
+
+SERVED = [row for row in _ROWS if _splits(row["case"])]
+UNSERVED = [row for row in _ROWS if not _splits(row["case"])]
+
+
+@pytest.mark.parametrize("row", UNSERVED, ids=range(len(UNSERVED)))
+def test_ranks_that_do_not_divide_the_heads_are_refused(row: dict[str, Any]) -> None:
+    """layers/linear.py, QKVParallelLinear asserts it before any cache is sized."""
+    with pytest.raises(UnsupportedError, match="cannot split 8 KV heads over 3 ranks"):
+        _plan(row["case"])
+
+
+@pytest.mark.parametrize("row", SERVED, ids=range(len(SERVED)))
 def test_a_budget_comes_to_the_same(row: dict[str, Any]) -> None:
     """To the last token, slot and request; what SGLang refuses holds no request."""
     planned = _plan(row["case"])
@@ -132,5 +150,6 @@ def test_as_many_are_compared_as_were_asked() -> None:
 
     assert (len(_ROWS), len(answers)) == (102, 408)
     assert sum("error" in told for told in answers) == 3
-    cut = [r for r in _ROWS if any("beyond" in line for line in _plan(r["case"]).unsupported)]
+    assert len(UNSERVED) == 3
+    cut = [r for r in SERVED if any("beyond" in line for line in _plan(r["case"]).unsupported)]
     assert len(cut) == 2

@@ -107,10 +107,132 @@ def test_scales_of_32() -> None:
     assert found.growth() == (32 * 2 * 8 * 128 * 33 // 32, 1)
 
 
-def test_heads_are_rounded_down() -> None:
-    """8 KV heads over 3 ranks are 2 a rank, and one at least over 16."""
-    assert _plan("llama-3.1-8b", tensor_parallel_size=3).growth() == (32 * 2 * 2 * 128 * 2, 1)
+def test_heads_on_more_ranks_than_there_are() -> None:
+    """8 KV heads over 16 ranks are one a rank; over 3 or 12 they cannot be split."""
     assert _plan("llama-3.1-8b", tensor_parallel_size=16).growth() == (32 * 2 * 128 * 2, 1)
+    with pytest.raises(KvcalcError, match="32 attention heads over 3 ranks"):
+        _plan("llama-3.1-8b", tensor_parallel_size=3)
+    with pytest.raises(KvcalcError, match="32 attention heads over 12 ranks"):
+        _plan("llama-3.1-8b", {"tp_size": 12})
+
+
+@pytest.mark.parametrize(
+    ("settings", "args"),
+    [
+        ({"tensor_parallel_size": 8, "data_parallel_size": 4}, {"enable_dp_attention": True}),
+        ({}, {"enable_dp_attention": True, "tp_size": 8, "dp_size": 4}),
+        ({"tensor_parallel_size": 8}, {"attn_dp_size": 4}),
+        ({}, {"--tensor-parallel-size": 8, "--attention-data-parallel-size": 4}),
+    ],
+)
+def test_groups_of_attention_however_they_are_said(
+    settings: dict[str, Any], args: dict[str, Any]
+) -> None:
+    """arg_groups/parallel_hook.py: dp_size moves to attn_dp_size, and replicas are none."""
+    found = _plan("llama-3.1-8b", args, **settings)
+    notes = [note for note in found.notes if "requests of their own" in note]
+
+    assert found.growth() == (65_536, 1)
+    (note,) = notes
+    assert note.startswith("4 groups of DP attention, of 2 ranks each, hold requests of their own")
+
+
+def test_one_group_of_attention_is_none() -> None:
+    found = _plan("llama-3.1-8b", {"enable_dp_attention": True}, tensor_parallel_size=4)
+
+    assert found.growth() == _plan("llama-3.1-8b", tensor_parallel_size=4).growth()
+    assert any("dp_size of 1 is one group" in note for note in found.notes)
+
+
+def test_it_starts_with_less_than_the_maximum() -> None:
+    """managers/tp_worker.py: requests are held to a token less than the pool has."""
+    found = _plan("llama-3.1-8b").capacity(1000 * 131_072)
+
+    assert (found.fits, found.starts, found.max_model_len_served) == (False, True, 999)
+    assert not _plan("llama-3.1-8b").capacity(131_072).starts
+
+
+def test_requests_at_once_are_places() -> None:
+    capped = _plan("llama-3.1-8b", {"max_running_requests": 8}, max_model_len=1024)
+    groups = _plan(
+        "llama-3.1-8b", {"attn_dp_size": 2, "max_running_requests": 8}, tensor_parallel_size=8
+    )
+
+    assert (capped.max_sequences, groups.max_sequences) == (8, 4)
+    assert capped.capacity(20 * 2**30).max_sequences == 8
+    assert _plan("llama-3.1-8b").max_sequences is None
+
+
+def test_cutlass_mla_in_older_releases() -> None:
+    """It read pages of 128 until 0.5.15, and is gone from 0.5.23."""
+    args = {"attention_backend": "cutlass_mla"}
+
+    assert _plan("deepseek-v3", args, gpu="b200", engine_version="0.5.15").block_size == 128
+    with pytest.raises(KvcalcError, match="attention backend 'cutlass_mla'"):
+        _plan("deepseek-v3", args, gpu="b200")
+
+
+def test_a_backend_of_prefill_alone_leaves_the_page() -> None:
+    """The page of flashmla is taken where decode has it; that of trtllm_mha for either."""
+    flash = {"prefill_attention_backend": "flashmla", "decode_attention_backend": "flashinfer"}
+    rows = {"prefill_attention_backend": "trtllm_mha", "decode_attention_backend": "fa3"}
+
+    assert _plan("deepseek-v3", flash).block_size == 1
+    assert _plan("llama-3.1-8b", rows).block_size == 64
+
+
+def test_four_bits_by_their_names() -> None:
+    new = _plan("llama-3.1-8b", kv_cache_dtype="fp4_mx_block16")
+    own = _plan("llama-3.1-8b", {"kv_cache_dtype": "fp4_mx_block16"})
+    old = _plan("llama-3.1-8b", kv_cache_dtype="fp4_e2m1", engine_version="0.5.15")
+
+    assert new == own
+    assert new.growth() == old.growth() == (32 * 2 * 8 * 128 * 9 // 16, 1)
+
+
+def _told(found: CachePlan, part: str) -> str:
+    (note,) = (note for note in found.notes if part in note)
+    return note
+
+
+def test_notes_say_which_settings_decide() -> None:
+    scout = _plan("llama-4-scout", tensor_parallel_size=8, max_model_len=8192)
+    assert "takes 8,193 of its tokens, of which there are 0.8" in _told(scout, "windows' pool hol")
+    assert not [note for note in _plan("llama-4-scout").notes if "windows' pool hol" in note]
+
+    assert "no more than 5,000 tokens" in _told(
+        _plan("llama-3.1-8b", {"max_total_tokens": 5000}), "max_total_tokens"
+    )
+    assert "plays no part" in _told(
+        _plan("llama-3.1-8b", {"mem_fraction_static": 0.9}), "mem_fraction_static"
+    )
+    assert "OVERWRITE_LONGER_CONTEXT_LEN=1" in _told(
+        _plan("llama-3.1-8b", {"context_length": 200_000}), "200,000 tokens are more"
+    )
+    assert "5 serve one" in _told(_plan("qwen3.5-27b"), "request table")
+    assert "disable_hybrid_swa_memory" in _told(
+        _plan("gpt-oss-20b", disable_hybrid_kv_cache_manager=True), "hybrid_kv"
+    )
+    assert "read as SGLang's" in _told(_plan("llama-3.1-8b", async_scheduling=True), "async")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        # 10 GB are 76,293.9 tokens of 131,072 B: one page of a token more than 76,293.
+        ({"hicache_size": 10}, f"{76_294 * 131_072:,} B in host memory"),
+        ({"hicache_size": 10, "page_size": 64}, f"{1193 * 64 * 131_072:,} B in host memory"),
+        ({"hicache_ratio": 1.5}, "1.5 tokens for every token"),
+        ({}, "2 tokens for every token"),
+    ],
+)
+def test_a_pool_in_host_memory(args: dict[str, Any], said: str) -> None:
+    """mem_cache/pool_host/base.py: GB of 10**9 B, rounded down to pages, and one page more."""
+    found = _plan("llama-3.1-8b", {"enable_hierarchical_cache": True, **args})
+    plain = _plan("llama-3.1-8b", {"page_size": args.get("page_size", 1)})
+
+    assert said in _told(found, "HiCache")
+    assert found.ranks == plain.ranks
 
 
 def test_attention_dp() -> None:
@@ -332,6 +454,22 @@ def test_cache_bytes() -> None:
         ("falcon-mamba-7b", {"mamba_radix_cache_strategy": "extra_buffer"}, {}, "extra slots"),
         ("deepseek-v3", {"enable_dp_attention": True, "dp_size": 3},
          {"tensor_parallel_size": 8}, "does not divide"),
+        ("llama-3.1-8b", {"attention_backend": "foo"}, {}, "attention backend 'foo'"),
+        ("llama-3.1-8b", {}, {"attention_backend": "FLASHINFER"}, "backend 'FLASHINFER'"),
+        ("llama-3.1-8b", {"attention_backend": "aiter"}, {}, "not run on CUDA"),
+        ("llama-3.1-8b", {"attention_backend": "trtllm_mla"}, {"gpu": "b200"}, "serves MLA models"),
+        ("deepseek-v3", {"attention_backend": "trtllm_mla"}, {}, "does not run deepseek-v3 on"),
+        ("deepseek-v3", {"attention_backend": "trtllm_mha"}, {"gpu": "b200"}, "without MLA alone"),
+        ("deepseek-v3", {"attention_backend": "fa3"}, {"gpu": "a100-80gb"}, "does not run"),
+        ("deepseek-v3", {"attention_backend": "trtllm_mla"},
+         {"gpu": "b200", "kv_cache_dtype": "fp8_e5m2"}, "reads no fp8_e5m2"),
+        ("llama-3.1-8b", {"speculative_num_steps": 3}, {}, "without speculative_algorithm"),
+        ("llama-3.1-8b", {"hicache_ratio": 3}, {}, "without enable_hierarchical_cache"),
+        ("gpt-oss-20b", {"enable_hierarchical_cache": True}, {}, "full attention and MLA alone"),
+        ("llama-3.1-8b", {"tp_size": 2, "tensor_parallel_size": 4}, {}, "contradict"),
+        ("llama-3.1-8b", {}, {"kv_cache_dtype": "fp4_e2m1"}, "no KV cache dtype fp4_e2m1"),
+        ("llama-3.1-8b", {}, {"kv_cache_dtype": "nvfp4", "engine_version": "0.5.15",
+                              "gpu": "b200"}, "no KV cache dtype nvfp4"),
     ],
 )  # fmt: skip
 def test_refused(name: str, args: dict[str, Any], settings: dict[str, Any], message: str) -> None:
