@@ -121,6 +121,6 @@ def _typed(name: str, text: str) -> Argument:
             return kind(text)
         except ValueError:
             continue
-    if _OF_BYTES.search(name) and text[:1].isdigit() and "," not in text:  # lists are the engine's
-        return parse_bytes(text)
+    if _OF_BYTES.search(name) and text[:1].isdigit() and "," not in text:
+        return parse_bytes(text)  # a list, one size a device, is the engine's to read
     return text
