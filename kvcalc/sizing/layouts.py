@@ -45,10 +45,11 @@ def _ways(question: Question, num_gpus: int) -> Iterator[Change]:
             }
             yield Change(_name(tp, pp, dp), settings)
             if pp == 1 and dp == 1 and tp > 1 and engine == "sglang":
+                # Each rank is a group that holds requests of its own: their figures add up.
                 yield Change(
                     f"{_name(tp, pp, dp)}, DP attention",
-                    settings,
-                    {"enable_dp_attention": True, "dp_size": tp},
+                    {**settings, "data_parallel_size": tp},
+                    {"enable_dp_attention": True},
                 )
             if pp == 1 and tp > 1 and engine == "vllm":
                 for dcp in range(2, tp + 1):

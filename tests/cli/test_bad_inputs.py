@@ -153,7 +153,7 @@ CONTRADICTIONS = [
     ["per-token", "--engine-version", "0.33"],
     ["plan", "llama-3.1-8b", "--engine", "sglang", "--kv-cache-dtype", "q8_0"],
     ["plan", "llama-3.1-8b", "--engine", "sglang", "--engine-version", "0.4"],
-    ["plan", "deepseek-v4-flash", "--engine", "sglang"],
+    ["plan", "minimax-m3", "--engine", "sglang"],
     ["plan", "rwkv-5-world-3b", "--engine", "sglang"],
     ["plan", "qwen3.5-27b", "--engine", "tensorrt-llm"],
     ["plan", "llama-3.1-8b", "--engine", "tensorrt-llm", "--tp", "2", "--dcp", "2"],
