@@ -15,6 +15,7 @@ from kvcalc.sizing.layouts import layouts
 from kvcalc.sizing.levers import levers
 from kvcalc.sizing.question import Question, Worked, work
 from kvcalc.sizing.sharing import held_by_others, one_of_several
+from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve import solve
 
 __all__ = ["answer"]
@@ -94,7 +95,7 @@ def answer(
         host=found.host,
         levers=levers(question, worked, middle) if with_levers else (),
         solutions=tuple(solve(question, setting) for setting in solve_for),
-        layouts=layouts(question, deployment.num_gpus) if with_layouts else (),
+        layouts=layouts(question, sizes_of(deployment).num_gpus) if with_layouts else (),
         suggested=command(question.model, deployment) if suggest else None,
         log=_log(found, middle),
         notes=(*shared, *found.notes),
@@ -174,7 +175,7 @@ def _verdict(
 
 
 def _all(question: Question) -> str:
-    replicas = question.deployment.data_parallel_size
+    replicas = sizes_of(question.deployment).holders
     return f" on each of {replicas} replicas" if replicas > 1 else ""
 
 

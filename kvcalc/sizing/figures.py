@@ -15,6 +15,7 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
 from kvcalc.sizing.changes import changed
 from kvcalc.sizing.question import PARTITION, Question, Worked
+from kvcalc.sizing.sizes import OWN_SIZES, sizes_of
 
 __all__ = ["alone", "at_length", "at_workload", "figures", "rank_budgets", "totals"]
 
@@ -88,7 +89,7 @@ def totals(
         deployment: as served.
         expected: figures of one replica.
     """
-    replicas = deployment.data_parallel_size
+    replicas = sizes_of(deployment).holders
     stored = _rate(plan.growth_all_ranks())
     distinct = _rate(alone.growth_all_ranks())
     return DeploymentTotals(
@@ -161,8 +162,5 @@ def alone(question: Question) -> CachePlan:
         "data_parallel_size": 1,
         "decode_context_parallel_size": 1,
     }
-    args = dict.fromkeys(
-        ("enable_dp_attention", "dp_size", "attn_dp_size", "dcp_size", "tensor_split")
-    )
-    args[PARTITION] = None
+    args = dict.fromkeys((*OWN_SIZES, "tensor_split", PARTITION))
     return plan(question.model, changed(question.deployment, one, args))

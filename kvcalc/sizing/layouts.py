@@ -8,9 +8,10 @@ from typing import Any
 from kvcalc.core.answers import Layout
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.model import stage_sizes
-from kvcalc.sizing.changes import Change
+from kvcalc.sizing.changes import Change, changed
 from kvcalc.sizing.figures import alone, figures, totals
 from kvcalc.sizing.question import PARTITION, Question, work
+from kvcalc.sizing.sizes import OWN_SIZES
 
 __all__ = ["layouts"]
 
@@ -20,6 +21,9 @@ _MOST_MOVES = 8
 
 def layouts(question: Question, num_gpus: int) -> tuple[Layout, ...]:
     """Return every way to serve a model on so many GPUs, the one with the most sequences first."""
+    # Sizes in an engine's own words would stand beside those of each way.
+    own = changed(question.deployment, {}, dict.fromkeys(OWN_SIZES))
+    question = question._replace(deployment=own)
     found = [_layout(question, change) for change in _ways(question, num_gpus)]
     found += [
         _layout(question, better)

@@ -14,6 +14,7 @@ from kvcalc.core.model import ModelSpec, stage_partition
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.weights import beside_bytes, weights_on_rank
 from kvcalc.engines import budgets, plan
+from kvcalc.sizing.sizes import sizes_of
 
 __all__ = ["PARTITION", "Question", "Worked", "work"]
 
@@ -90,8 +91,8 @@ def work(question: Question) -> Worked:
 def _weights(question: Question, found: CachePlan) -> tuple[Term, ...]:
     """Return the weights on a GPU of each rank of a plan, with what loading leaves beside them."""
     deployment, model = question.deployment, question.model
-    tp, pp = deployment.tensor_parallel_size, deployment.pipeline_parallel_size
-    experts = tp * deployment.data_parallel_size if deployment.enable_expert_parallel else None
+    tp, pp, replicas, _ = sizes_of(deployment)
+    experts = tp * replicas if deployment.enable_expert_parallel else None
     sizes = stage_partition(
         deployment.engine_args.get(PARTITION) if pp > 1 else None, model.num_hidden_layers, pp
     )

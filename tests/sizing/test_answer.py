@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kvcalc.core.deployment import Deployment
@@ -122,6 +124,27 @@ def test_all_replicas_together() -> None:
     assert found.deployment.replicas == 4
     assert found.deployment.kv_cache_tokens == 4 * found.kv_cache_tokens
     assert found.verdict.endswith("at once on each of 4 replicas.")
+
+
+def test_groups_of_attention_add_up_however_they_are_said() -> None:
+    """SGLang's DP attention: groups of the same GPUs hold requests of their own."""
+    ways: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+        ({"tensor_parallel_size": 8, "data_parallel_size": 4}, {"enable_dp_attention": True}),
+        ({"tensor_parallel_size": 8}, {"enable_dp_attention": True, "dp_size": 4}),
+        ({}, {"tp_size": 8, "attn_dp_size": 4}),
+    )
+    question = _question("llama-3.1-8b")
+    asked = []
+    for settings, args in ways:
+        change = Change("", {"engine": "sglang", **settings}, args)
+        asked.append(answer(change.applied(question), with_layouts=True))
+
+    first = asked[0]
+    assert (first.deployment.num_gpus, first.deployment.replicas) == (8, 4)
+    assert first.deployment.kv_cache_tokens == 4 * first.kv_cache_tokens
+    for found in asked[1:]:
+        assert found.deployment == first.deployment
+        assert [way.name for way in found.layouts] == [way.name for way in first.layouts]
 
 
 def test_other_lengths_and_requests() -> None:

@@ -18,13 +18,21 @@ __all__ = ["Parallel", "check_heads", "parallel_of"]
 
 
 class Parallel(NamedTuple):
-    """Ranks: of all, of pipeline stages, of one group of DP attention; its groups; of a context."""
+    """How many ranks and groups there are.
+
+    Attributes:
+        tp, pp: ranks of a stage, and stages.
+        attn_tp, attn_dp: ranks of one group of DP attention, and groups.
+        dcp: ranks that share the tokens of a sequence.
+        replicas: servers beside each other, groups apart.
+    """
 
     tp: int
     pp: int
     attn_tp: int
     attn_dp: int
     dcp: int
+    replicas: int
 
 
 def parallel_of(deployment: Deployment, arguments: Arguments, notes: list[str]) -> Parallel:
@@ -64,7 +72,9 @@ def parallel_of(deployment: Deployment, arguments: Arguments, notes: list[str]) 
             f"{groups} groups of DP attention, of {format_number_of(attn_tp, 'rank')} each, hold"
             " requests of their own; the figures are those of one"
         )
-    return Parallel(tp, pp, attn_tp, groups, dcp)
+    moved = arguments.flag("enable_dp_attention") and not arguments.integer("attn_dp_size")
+    replicas = 1 if moved else deployment.data_parallel_size
+    return Parallel(tp, pp, attn_tp, groups, dcp, replicas)
 
 
 def _groups(deployment: Deployment, arguments: Arguments, notes: list[str]) -> int:

@@ -229,7 +229,11 @@ def resolve(
     settings = Settings(
         release=wanted,
         card=card,
-        **parallel._asdict(),
+        tp=parallel.tp,
+        pp=parallel.pp,
+        attn_tp=parallel.attn_tp,
+        attn_dp=parallel.attn_dp,
+        dcp=parallel.dcp,
         dtype=model.dtype,
         word=word,
         layout=layout_of(

@@ -1,0 +1,60 @@
+"""How many GPUs a deployment has, as the engine reads its settings."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvcalc.core.deployment import Deployment
+
+__all__ = ["OWN_SIZES", "Sizes", "sizes_of"]
+
+OWN_SIZES = (
+    *("tp", "tp_size", "tensor_parallel_size", "pp", "pp_size", "pipeline_parallel_size"),
+    *("dp", "dp_size", "data_parallel_size", "enable_dp_attention", "attn_dp_size"),
+    *("attention_data_parallel_size", "dcp_size", "decode_context_parallel_size"),
+)
+"""Settings of engines, in their own words, that say how many GPUs share what."""
+
+
+class Sizes(NamedTuple):
+    """Ranks and replicas.
+
+    Attributes:
+        tp, pp: tensor and pipeline parallel size.
+        replicas: servers beside each other.
+        groups: groups of ranks within a server that hold requests of their own (DP attention).
+    """
+
+    tp: int
+    pp: int
+    replicas: int
+    groups: int = 1
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.tp * self.pp * self.replicas
+
+    @property
+    def holders(self) -> int:
+        """Replicas and groups: how many times the figures of a plan are there."""
+        return self.replicas * self.groups
+
+
+def sizes_of(deployment: Deployment) -> Sizes:
+    """Return the sizes of a deployment; SGLang's may be said in its own words.
+
+    Raises:
+        InvalidValueError, UnsupportedError, UnknownNameError: settings that SGLang has not.
+    """
+    if deployment.engine != "sglang":
+        return Sizes(
+            deployment.tensor_parallel_size,
+            deployment.pipeline_parallel_size,
+            deployment.data_parallel_size,
+        )
+    from kvcalc.engines.sglang.arguments import Arguments
+    from kvcalc.engines.sglang.parallel import parallel_of
+
+    found = parallel_of(deployment, Arguments(deployment), [])
+    return Sizes(found.tp, found.pp, found.replicas, found.attn_dp)
