@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from kvcalc.core.answers import At, CapacityAnswer, Figures
+from kvcalc.core.answers import At, CapacityAnswer, Figures, Layout, Lever
 from kvcalc.core.capacity import holds, smallest_budget
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_bytes, format_count, format_number_of
 from kvcalc.engines import start_up_log
-from kvcalc.sizing.commands import command
 from kvcalc.sizing.figures import alone, at_length, at_workload, figures, rank_budgets, totals
-from kvcalc.sizing.layouts import layouts
-from kvcalc.sizing.levers import levers
 from kvcalc.sizing.question import Question, Worked, work
 from kvcalc.sizing.sharing import held_by_others, one_of_several
 from kvcalc.sizing.sizes import sizes_of
@@ -93,10 +92,10 @@ def answer(
         deployment=totals(found, alone(question), deployment, middle),
         budget=rank_budgets(worked),
         host=found.host,
-        levers=levers(question, worked, middle) if with_levers else (),
+        levers=_levers(question, worked, middle) if with_levers else (),
         solutions=tuple(solve(question, setting) for setting in solve_for),
-        layouts=layouts(question, sizes_of(deployment).num_gpus) if with_layouts else (),
-        suggested=command(question.model, deployment) if suggest else None,
+        layouts=_layouts(question, sizes_of(deployment).num_gpus) if with_layouts else (),
+        suggested=_command(question.model, deployment) if suggest else None,
         log=_log(found, middle),
         notes=(*shared, *found.notes),
         unsupported=found.unsupported,
@@ -113,6 +112,27 @@ def _shortened(question: Question, found: tuple[Figures, Figures, Figures]) -> l
         figure if figure.fits else msgspec.structs.replace(figure, max_model_len_that_fits=longest)
         for figure, longest in zip(found, (sure, sure, possible), strict=True)
     ]
+
+
+# What few questions ask for is imported when it is asked for: a plain one is answered sooner.
+
+
+def _levers(question: Question, worked: Worked, expected: Figures) -> tuple[Lever, ...]:
+    from kvcalc.sizing.levers import levers
+
+    return levers(question, worked, expected)
+
+
+def _layouts(question: Question, num_gpus: int) -> tuple[Layout, ...]:
+    from kvcalc.sizing.layouts import layouts
+
+    return layouts(question, num_gpus)
+
+
+def _command(model: ModelSpec, deployment: Deployment) -> str | None:
+    from kvcalc.sizing.commands import command
+
+    return command(model, deployment)
 
 
 def _gpu(question: Question) -> str | None:

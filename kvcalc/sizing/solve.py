@@ -16,7 +16,6 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.core.values import MAX_DIMENSION
 from kvcalc.engines import plan
-from kvcalc.engines.llamacpp.args import OLLAMA, full_name
 from kvcalc.sizing.changes import SHARES, changed, flags_of
 from kvcalc.sizing.question import Question, Worked, work
 
@@ -128,6 +127,8 @@ def of_length(question: Question, n: int) -> dict[str, dict[str, Any]]:
     deployment = question.deployment
     if deployment.engine != "llama.cpp":
         return {"settings": {"max_model_len": n}, "args": {}}
+    from kvcalc.engines.llamacpp.args import OLLAMA, full_name  # only its questions need it
+
     given = {full_name(key): key for key in deployment.engine_args}
     others: dict[str, Any] = {given[name]: None for name in _CONTEXTS if name in given}
     if any(name in given for name in OLLAMA):
