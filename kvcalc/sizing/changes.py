@@ -39,7 +39,6 @@ SHARES = {
     "sglang": "mem_fraction_static",
     "tensorrt-llm": "free_gpu_memory_fraction",
     "lmdeploy": "cache_max_entry_count",
-    "transformers": "max_memory_percent",
 }
 """Engine -> its setting for the share of the card's memory (a field of Deployment for vLLM)."""
 

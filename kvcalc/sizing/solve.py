@@ -335,7 +335,7 @@ def _solution(
     args: dict[str, Any] | None = None,
 ) -> Solution:
     goal = ""
-    if question.sequences > 1:
+    if question.sequences > 1 and setting != "max-num-seqs":
         goal = f" for {format_count(question.sequences)} sequences at once"
     return Solution(
         setting=setting,
