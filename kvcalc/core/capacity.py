@@ -9,6 +9,7 @@ from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.lengths import Lengths, whole_number
 from kvcalc.core.plan import CachePlan, Pool, Rank
 from kvcalc.core.rules import Rule, Window
+from kvcalc.core.search import first_that, last_that
 from kvcalc.core.units import cdiv
 from kvcalc.core.values import Value
 
@@ -19,6 +20,7 @@ __all__ = [
     "PoolCapacity",
     "capacity",
     "holds",
+    "least_of",
     "longest",
     "pool_units",
     "requests_that_fit",
@@ -285,6 +287,13 @@ def _starts_everywhere(plan: CachePlan, budgets: tuple[int | None, ...], n: int)
     )
 
 
+def least_of(budgets: Budgets) -> int | None:
+    """Return the smallest budget; None where the settings fix every size."""
+    if not isinstance(budgets, tuple):
+        return budgets
+    return min((budget for budget in budgets if budget is not None), default=None)
+
+
 def _by_rank(plan: CachePlan, budgets: Budgets) -> tuple[int | None, ...]:
     """Return the budget of each rank; None for one whose size the settings fix.
 
@@ -316,14 +325,7 @@ def _served(plan: CachePlan, budgets: tuple[int | None, ...], n: int) -> int:
 
 def _last(high: int, fits: Callable[[int], bool]) -> int:
     """Return the largest n up to `high` that fits, where all below it fit too; 0 for none."""
-    low = 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return last_that(fits, 0, high + 1)
 
 
 def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None) -> Capacity:
@@ -400,8 +402,8 @@ def holds(plan: CachePlan, budgets: Budgets, sequences: int = 1) -> bool:
         budgets: as in `capacity`; one below 1 holds nothing.
         sequences: at once, each whole.
     """
-    given = budgets if isinstance(budgets, tuple) else (budgets,)
-    if any(budget is not None and budget < 1 for budget in given):
+    least = least_of(budgets)
+    if least is not None and least < 1:
         return False
     n, each = plan.max_model_len, _by_rank(plan, budgets)
     if not _starts_everywhere(plan, each, n):
@@ -423,14 +425,7 @@ def smallest_budget(plan: CachePlan, sequences: int = 1) -> int | None:
     high = 1 << 60
     if not holds(plan, high, sequences):
         return None
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(plan, middle, sequences):
-            high = middle
-        else:
-            low = middle
-    return high
+    return first_that(lambda budget: holds(plan, budget, sequences), 0, high)
 
 
 def _logged(

@@ -27,6 +27,7 @@ from kvcalc.core.values import Positive, Value, require_range
 from kvcalc.core.weight_tensors import WeightTensor
 
 __all__ = [
+    "PARTITION",
     "ModelSpec",
     "Trait",
     "row_bytes",
@@ -85,6 +86,10 @@ def stage_sizes(num_layers: int, pipeline_parallel_size: int) -> tuple[int, ...]
     for stage in range(2, left + 2):
         sizes[-stage] += 1
     return tuple(sizes)
+
+
+PARTITION = "VLLM_PP_LAYER_PARTITION"
+"""vLLM's variable that shares layers out over pipeline stages, as a setting of its own."""
 
 
 def stage_partition(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kvcalc.core.answers import At, CapacityAnswer, Figures, Layout, Lever
-from kvcalc.core.capacity import holds, smallest_budget
+from kvcalc.core.capacity import holds, least_of, smallest_budget
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
@@ -89,7 +89,7 @@ def answer(
         low=low,
         high=high,
         at=_at(question, worked),
-        deployment=totals(found, alone(question), deployment, middle),
+        deployment=totals(found, alone(question, found), deployment, middle),
         budget=rank_budgets(worked),
         host=found.host,
         levers=_levers(question, worked, middle) if with_levers else (),
@@ -150,9 +150,7 @@ def _missing(worked: Worked, sequences: int, *, fits: bool) -> int:
     if fits:
         return 0
     wanted = smallest_budget(worked.plan, sequences)
-    each = worked.low if isinstance(worked.low, tuple) else (worked.low,)
-    least = min((budget for budget in each if budget is not None), default=0)
-    return 0 if wanted is None else max(0, wanted - least)
+    return 0 if wanted is None else max(0, wanted - (least_of(worked.low) or 0))
 
 
 def _at(question: Question, worked: Worked) -> tuple[At, ...]:

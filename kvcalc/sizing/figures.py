@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import msgspec
 
 from kvcalc.core.answers import At, DeploymentTotals, Figures, RankBudget, TermBounds
-from kvcalc.core.capacity import Budgets, capacity, requests_that_fit
+from kvcalc.core.capacity import Budgets, capacity, least_of, requests_that_fit
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.memory import MemoryBudget, Term
+from kvcalc.core.model import PARTITION
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
 from kvcalc.sizing.changes import changed
-from kvcalc.sizing.question import PARTITION, Question, Worked
+from kvcalc.sizing.question import Question, Worked
 from kvcalc.sizing.sizes import OWN_SIZES, sizes_of
 
 __all__ = ["alone", "at_length", "at_workload", "figures", "rank_budgets", "totals"]
@@ -22,8 +23,7 @@ __all__ = ["alone", "at_length", "at_workload", "figures", "rank_budgets", "tota
 
 def figures(plan: CachePlan, budgets: Budgets) -> Figures:
     """Return what a plan makes of such budgets; nothing at all of one below 1."""
-    each = budgets if isinstance(budgets, tuple) else (budgets,)
-    least = min((b for b in each if b is not None), default=None)
+    least = least_of(budgets)
     if least is not None and least < 1:
         return Figures(
             kv_cache_bytes=max(0, least),
@@ -57,8 +57,8 @@ def at_length(worked: Worked, tokens: int) -> At:
 
 
 def _at(plan: CachePlan, budgets: Budgets, tokens: int) -> float:
-    each = budgets if isinstance(budgets, tuple) else (budgets,)
-    if any(budget is not None and budget < 1 for budget in each):
+    least = least_of(budgets)
+    if least is not None and least < 1:
         return 0.0
     return capacity(plan, budgets, at=tokens).max_concurrency
 
@@ -67,11 +67,9 @@ def at_workload(worked: Worked, name: str, lengths: Lengths) -> At:
     """Return how many requests of a workload, each at its full length, there is room for."""
 
     def served(budgets: Budgets) -> float:
-        each = budgets if isinstance(budgets, tuple) else (budgets,)
-        known = [budget for budget in each if budget is not None]
-        if not known:
-            known = [sum(p.total_bytes(p.units or 0) for p in worked.plan.rank.pools)]
-        least = min(known)  # of unequal ranks the one with the least decides
+        least = least_of(budgets)  # of unequal ranks the one with the least decides
+        if least is None:
+            least = sum(p.total_bytes(p.units or 0) for p in worked.plan.rank.pools)
         return float(requests_that_fit(worked.plan, least, lengths)) if least > 0 else 0.0
 
     low, middle, high = (served(b) for b in (worked.low, worked.middle, worked.high))
@@ -150,8 +148,12 @@ def _bounds(terms: tuple[Term, ...], *, outside: bool) -> Iterator[TermBounds]:
         )
 
 
-def alone(question: Question) -> CachePlan:
+def alone(question: Question, found: CachePlan) -> CachePlan:
     """Return the plan of the same model on one GPU, in which every byte is there once.
+
+    Args:
+        question: what is asked.
+        found: its own plan, which is that of one GPU where no more are asked for.
 
     Raises:
         UnsupportedError: the engine refuses what is asked.
@@ -163,4 +165,5 @@ def alone(question: Question) -> CachePlan:
         "decode_context_parallel_size": 1,
     }
     args = dict.fromkeys((*OWN_SIZES, "tensor_split", PARTITION))
-    return plan(question.model, changed(question.deployment, one, args))
+    single = changed(question.deployment, one, args)
+    return found if single == question.deployment else plan(question.model, single)

@@ -7,10 +7,10 @@ from typing import Any
 
 from kvcalc.core.answers import Layout
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.model import stage_sizes
+from kvcalc.core.model import PARTITION, stage_sizes
 from kvcalc.sizing.changes import Change, changed
 from kvcalc.sizing.figures import alone, figures, totals
-from kvcalc.sizing.question import PARTITION, Question, work
+from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.sizes import OWN_SIZES
 
 __all__ = ["layouts"]
@@ -112,7 +112,7 @@ def _layout(question: Question, change: Change) -> Layout:
     try:
         done = work(asked)
         found = figures(done.plan, done.middle)
-        whole = totals(done.plan, alone(asked), asked.deployment, found)
+        whole = totals(done.plan, alone(asked, done.plan), asked.deployment, found)
     except KvcalcError as error:
         return Layout(
             name=change.name,

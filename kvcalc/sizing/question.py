@@ -10,16 +10,13 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UsageError
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.memory import MemoryBudget, Term
-from kvcalc.core.model import ModelSpec, stage_partition
+from kvcalc.core.model import PARTITION, ModelSpec, stage_partition
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.weights import beside_bytes, weights_on_rank
 from kvcalc.engines import budgets, plan
 from kvcalc.sizing.sizes import sizes_of
 
-__all__ = ["PARTITION", "Question", "Worked", "work"]
-
-PARTITION = "VLLM_PP_LAYER_PARTITION"
-"""vLLM's variable that shares layers out over pipeline stages, as a setting of its own."""
+__all__ = ["Question", "Worked", "work"]
 
 
 class Question(NamedTuple):

@@ -6,13 +6,12 @@ import pytest
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError
-from kvcalc.core.model import stage_partition
+from kvcalc.core.model import PARTITION, stage_partition
 from kvcalc.core.weights import weights_on_rank
 from kvcalc.engines import plan
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
-from kvcalc.sizing.question import PARTITION
 
 
 def _question(model: str, stages: int, **args: str) -> Question:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, UnknownNameError
-from kvcalc.core.model import ModelSpec, stage_partition
+from kvcalc.core.model import PARTITION, ModelSpec, stage_partition
 from kvcalc.core.units import format_count
 from kvcalc.engines.vllm.card import ASSUMED, Card, card_of
 from kvcalc.engines.vllm.dtypes import in_dtype, kv_word, state_word
@@ -26,7 +26,7 @@ from kvcalc.engines.vllm.served import check_served
 from kvcalc.engines.vllm.speculation import Speculation, speculation_of
 from kvcalc.engines.vllm.version import Release, release
 
-__all__ = ["DEFAULT_BLOCK_SIZE", "PARTITION", "Settings", "resolve"]
+__all__ = ["DEFAULT_BLOCK_SIZE", "Settings", "resolve"]
 
 DEFAULT_BLOCK_SIZE = 16
 _DEFAULT_MAX_MODEL_LEN = 8192
@@ -61,9 +61,6 @@ _KNOWN = {
     "draft_model",
     "engine_args",
 }
-
-PARTITION = "VLLM_PP_LAYER_PARTITION"
-"""The variable that shares layers out over pipeline stages."""
 
 _ENGINE_ARGS = ("max_loras", "max_lora_rank", PARTITION)
 """Slots of adapters take memory beside the cache, and change nothing of it."""
