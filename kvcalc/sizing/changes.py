@@ -9,9 +9,9 @@ import msgspec
 from kvcalc.core.deployment import Deployment
 from kvcalc.sizing.question import Question
 
-__all__ = ["FLAGS", "SHARES", "Change", "flags_of"]
+__all__ = ["SHARES", "Change", "changed", "share_change"]
 
-FLAGS = {
+_FLAGS = {
     "gpu_memory_utilization": "--gpu-memory-utilization",
     "kv_cache_dtype": "--kv-cache-dtype",
     "tensor_parallel_size": "--tp",
@@ -72,7 +72,7 @@ class Change(NamedTuple):
     @property
     def flags(self) -> tuple[str, ...]:
         """The change in kvcalc's own flags."""
-        found = flags_of(self.settings, self.args)
+        found = _flags_of(self.settings, self.args)
         return (*found, "--quantization", self.quantization) if self.quantization else found
 
 
@@ -83,14 +83,22 @@ def changed(deployment: Deployment, settings: dict[str, Any], args: dict[str, An
     return msgspec.structs.replace(deployment, engine_args=own, **settings)
 
 
-def flags_of(settings: dict[str, Any], args: dict[str, Any]) -> tuple[str, ...]:
+def share_change(setting: str, share: float, caution: str = "") -> Change:
+    """Return an engine's share of the card's memory changed (see SHARES)."""
+    name, given = f"{setting.replace('_', ' ')} {share}", {setting: share}
+    if setting in Deployment.__struct_fields__:
+        return Change(name, given, caution=caution)
+    return Change(name, {}, given, caution=caution)
+
+
+def _flags_of(settings: dict[str, Any], args: dict[str, Any]) -> tuple[str, ...]:
     """Return kvcalc's flags for fields of Deployment and engine_args."""
     found: list[str] = []
     for name, value in settings.items():
         if name in _SWITCHES:
             found.append(f"--{'' if value else 'no-'}{_SWITCHES[name]}")
         elif value is not None:
-            found += [FLAGS[name], str(value)]
+            found += [_FLAGS[name], str(value)]
     for name, value in args.items():
         if value is None:
             continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvcalc.core.answers import Figures, Lever
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_count
-from kvcalc.sizing.changes import SHARES, Change
+from kvcalc.sizing.changes import SHARES, Change, share_change
 from kvcalc.sizing.figures import figures
 from kvcalc.sizing.question import Question, Worked, work
 from kvcalc.sizing.solve import of_length
@@ -90,13 +90,7 @@ def _changes(question: Question, worked: Worked) -> Iterator[Change]:
         yield from _parallel(question)
     if worked.plan.max_model_len > 1:
         half = worked.plan.max_model_len // 2
-        changed = of_length(question, half)
-        yield Change(
-            f"maximum of {format_count(half)} tokens",
-            changed["settings"],
-            changed["args"],
-            caution="longer requests are refused",
-        )
+        yield of_length(question, half)._replace(caution="longer requests are refused")
     if engine == "vllm":
         yield from _vllm(question, worked)
     elif engine == "sglang":
@@ -134,12 +128,7 @@ def _shares(question: Question) -> Iterator[Change]:
     for share in _UTILISATIONS:
         if isinstance(now, float) and share <= now:
             continue
-        name = f"{setting.replace('_', ' ')} {share}"
-        caution = "what takes memory beside it must fit into the rest"
-        if field:
-            yield Change(name, {setting: share}, caution=caution)
-        else:
-            yield Change(name, {}, {setting: share}, caution=caution)
+        yield share_change(setting, share, "what takes memory beside it must fit into the rest")
 
 
 def _weights() -> Iterator[Change]:
@@ -209,11 +198,10 @@ def _vllm(question: Question, worked: Worked) -> Iterator[Change]:
         yield Change("windows alone (hybrid manager)", {"disable_hybrid_kv_cache_manager": False})
     for block in _BLOCKS:
         yield Change(f"blocks of {block}", {"block_size": block})
-    for tokens in (_FEWER_TOKENS,):
-        yield Change(
-            f"steps of {format_count(tokens)} tokens",
-            {"max_num_batched_tokens": tokens},
-            caution="slower prefill",
-        )
+    yield Change(
+        f"steps of {format_count(_FEWER_TOKENS)} tokens",
+        {"max_num_batched_tokens": _FEWER_TOKENS},
+        caution="slower prefill",
+    )
     if worked.memory:
         yield Change("no CUDA graphs", {"enforce_eager": True}, caution="slower decoding")

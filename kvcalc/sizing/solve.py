@@ -6,17 +6,18 @@ not, so that the answer is exact whatever lies in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kvcalc.core.answers import Solution
 from kvcalc.core.capacity import holds, smallest_budget
 from kvcalc.core.errors import KvcalcError, UnsupportedError
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.search import first_that, last_that
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.core.values import MAX_DIMENSION
 from kvcalc.engines import plan
-from kvcalc.sizing.changes import SHARES, changed, flags_of
+from kvcalc.sizing.changes import SHARES, Change, changed, share_change
 from kvcalc.sizing.question import Question, Worked, work
 
 __all__ = ["SETTINGS", "longest_planned", "of_length", "solve"]
@@ -47,11 +48,9 @@ def _goal(worked: Worked, question: Question, *, sure: bool) -> bool:
     return holds(worked.plan, worked.low if sure else worked.high, question.sequences)
 
 
-def _tried(
-    question: Question, *, sure: bool, settings: dict[str, Any], args: dict[str, Any] | None = None
-) -> bool:
-    """Whether the goal is met with settings changed; False where the engine refuses them."""
-    asked = question._replace(deployment=changed(question.deployment, settings, args or {}))
+def _tried(question: Question, change: Change, *, sure: bool) -> bool:
+    """Whether the goal is met with a change; False where the engine refuses it."""
+    asked = change.applied(question)
     try:
         return _goal(work(asked), asked, sure=sure)
     except KvcalcError:
@@ -72,30 +71,14 @@ def _largest(fits: _Fits, high: int, low: int = 1) -> int | None:
     above = low + 1
     while above <= high and fits(above):
         low, above = above, above * 2
-    above = min(above, high + 1)
-    while above - low > 1:
-        middle = (low + above) // 2
-        if fits(middle):
-            low = middle
-        else:
-            above = middle
-    return low
+    return last_that(fits, low, min(above, high + 1))
 
 
 def _smallest(fits: _Fits, low: int, high: int) -> int | None:
     """Return an n of low..high that fits while n - 1 does not; None where `high` does not fit."""
     if fits(low):
         return low
-    if not fits(high):
-        return None
-    below, found = low, high
-    while found - below > 1:
-        middle = (below + found) // 2
-        if fits(middle):
-            found = middle
-        else:
-            below = middle
-    return found
+    return first_that(fits, low, high) if fits(high) else None
 
 
 def _both(search: Callable[[bool], Any]) -> tuple[Any, Any]:
@@ -108,7 +91,7 @@ def _max_model_len(question: Question) -> Solution:
     low = _fewest(question)
 
     def search(sure: bool) -> int | None:
-        return _largest(lambda n: _tried(question, sure=sure, **of_length(question, n)), most, low)
+        return _largest(lambda n: _tried(question, of_length(question, n), sure=sure), most, low)
 
     value, possible = _both(search)
     reason = "one token more does not fit"
@@ -116,28 +99,27 @@ def _max_model_len(question: Question) -> Solution:
         reason = "not even one token fits"
     elif value == own:
         reason = "the model was made for no more"
-    told = of_length(question, value) if value else {"settings": {}, "args": {}}
     return _solution(
-        question, "max-model-len", value, possible, told["settings"], reason, told["args"]
+        question, "max-model-len", value, possible, reason, lambda n: of_length(question, n)
     )
 
 
-def of_length(question: Question, n: int) -> dict[str, dict[str, Any]]:
+def of_length(question: Question, n: int) -> Change:
     """Return the engine's setting for sequences of n tokens."""
-    deployment = question.deployment
+    name, deployment = f"maximum of {format_count(n)} tokens", question.deployment
     if deployment.engine != "llama.cpp":
-        return {"settings": {"max_model_len": n}, "args": {}}
+        return Change(name, {"max_model_len": n})
     from kvcalc.engines.llamacpp.args import OLLAMA, full_name  # only its questions need it
 
     given = {full_name(key): key for key in deployment.engine_args}
     others: dict[str, Any] = {given[name]: None for name in _CONTEXTS if name in given}
     if any(name in given for name in OLLAMA):
-        return {"settings": {"max_model_len": None}, "args": {**others, "num_ctx": n}}
+        return Change(name, {"max_model_len": None}, {**others, "num_ctx": n})
     args = deployment.engine_args
     slots = args.get(given.get("parallel", ""), deployment.max_num_seqs)
     alone = isinstance(slots, int) and slots > 0 and not args.get(given.get("kv_unified", ""))
     size = n * slots if alone and isinstance(slots, int) else n
-    return {"settings": {"max_model_len": None}, "args": {**others, "ctx_size": size}}
+    return Change(name, {"max_model_len": None}, {**others, "ctx_size": size})
 
 
 _CONTEXTS = ("ctx_size", "kv_unified_per_slot", "num_ctx", "ollama_context_length")
@@ -154,11 +136,8 @@ def longest_planned(question: Question, high: int, fits: Callable[[CachePlan], b
     """
 
     def planned(n: int) -> bool:
-        own = of_length(question, n)
         try:
-            return fits(
-                plan(question.model, changed(question.deployment, own["settings"], own["args"]))
-            )
+            return fits(plan(question.model, of_length(question, n).applied(question).deployment))
         except KvcalcError:
             return False
 
@@ -173,67 +152,72 @@ def _fewest(question: Question) -> int:
 def _max_num_seqs(question: Question) -> Solution:
     def search(sure: bool) -> int | None:
         def fits(n: int) -> bool:
-            asked = question._replace(sequences=n)
-            own = _of_sequences(question, n)
-            return _tried(asked, sure=sure, **own)
+            goal = question._replace(sequences=n)
+            return _tried(goal, _of_sequences(question, n), sure=sure)
 
         return _largest(fits, _MOST_SEQUENCES)
 
     value, possible = _both(search)
     reason = "one more would have to wait for cache" if value else "not even one fits"
-    settings = _of_sequences(question, value)["settings"] if value else {}
-    args = _of_sequences(question, value)["args"] if value else {}
-    return _solution(question, "max-num-seqs", value, possible, settings, reason, args)
+    return _solution(
+        question, "max-num-seqs", value, possible, reason, lambda n: _of_sequences(question, n)
+    )
 
 
-def _of_sequences(question: Question, n: int) -> dict[str, dict[str, Any]]:
+def _of_sequences(question: Question, n: int) -> Change:
     """Return the engine's setting for so many sequences of one step."""
-    engine = question.deployment.engine
+    engine, name = question.deployment.engine, f"{format_count(n)} sequences"
     if engine == "llama.cpp":
-        return {"settings": {}, "args": {"parallel": n}}
+        return Change(name, {}, {"parallel": n})
     if engine == "sglang":
-        return {"settings": {}, "args": {"max_running_requests": n}}
+        return Change(name, {}, {"max_running_requests": n})
     if engine in ("none", "transformers"):
-        return {"settings": {}, "args": {}}
-    return {"settings": {"max_num_seqs": n}, "args": {}}
+        return Change(name)
+    return Change(name, {"max_num_seqs": n})
 
 
 def _gpus(question: Question) -> Solution:
     """The fewest GPUs, in whatever split over tensor and pipeline ranks holds the goal."""
 
-    def layout(count: int, *, sure: bool) -> dict[str, int] | None:
+    def splits(count: int) -> Iterator[Change]:
         for tp in range(count, 0, -1):
             if count % tp == 0:
-                split = {"tensor_parallel_size": tp, "pipeline_parallel_size": count // tp}
-                if _tried(question, sure=sure, settings=split):
-                    return split
-        return None
+                pp = count // tp
+                settings = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp}
+                yield Change(f"{count} GPUs", settings)
 
-    def search(sure: bool) -> tuple[int, dict[str, int]] | None:
-        for count in range(1, _MOST_GPUS + 1):
-            found = layout(count, sure=sure)
-            if found is not None:
-                return count, found
-        return None
-
-    value, possible = _both(search)
-    split = value[1] if value else {}
-    reason = "no split over fewer GPUs holds it" if value else f"no {_MOST_GPUS} GPUs hold it"
-    return _solution(question, "gpus", value and value[0], possible and possible[0], split, reason)
-
-
-def _tp(question: Question) -> Solution:
-    def search(sure: bool) -> int | None:
+    def search(sure: bool) -> tuple[int, Change] | None:
         fits = (
-            tp
-            for tp in range(1, _MOST_GPUS + 1)
-            if _tried(question, sure=sure, settings={"tensor_parallel_size": tp})
+            (count, split)
+            for count in range(1, _MOST_GPUS + 1)
+            for split in splits(count)
+            if _tried(question, split, sure=sure)
         )
         return next(fits, None)
 
     value, possible = _both(search)
+    reason = "no split over fewer GPUs holds it" if value else f"no {_MOST_GPUS} GPUs hold it"
+    return _solution(
+        question,
+        "gpus",
+        value and value[0],
+        possible and possible[0],
+        reason,
+        lambda _: value[1],
+    )
+
+
+def _tp(question: Question) -> Solution:
+    def of(tp: int) -> Change:
+        return Change(f"tensor parallel {tp}", {"tensor_parallel_size": tp})
+
+    def search(sure: bool) -> int | None:
+        sizes = range(1, _MOST_GPUS + 1)
+        return next((tp for tp in sizes if _tried(question, of(tp), sure=sure)), None)
+
+    value, possible = _both(search)
     reason = "no smaller size holds it" if value else f"no size up to {_MOST_GPUS} holds it"
-    return _solution(question, "tp", value, possible, {"tensor_parallel_size": value}, reason)
+    return _solution(question, "tp", value, possible, reason, of)
 
 
 def _share(question: Question) -> Solution:
@@ -244,39 +228,28 @@ def _share(question: Question) -> Solution:
             f"{engine} has no share of the card's memory", hint="solve for another setting"
         )
 
-    def given(step: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        share = {setting: step / _STEPS}
-        return (share, {}) if setting == "gpu_memory_utilization" else ({}, share)
+    def of(share: float) -> Change:
+        return share_change(setting, share)
 
-    def search(sure: bool) -> int | None:
+    def search(sure: bool) -> float | None:
         def fits(step: int) -> bool:
-            settings, args = given(step)
-            return _tried(question, sure=sure, settings=settings, args=args)
+            return _tried(question, of(step / _STEPS), sure=sure)
 
-        return _smallest(fits, 1, _STEPS)
+        step = _smallest(fits, 1, _STEPS)
+        return None if step is None else step / _STEPS
 
     value, possible = _both(search)
-    settings, args = given(value) if value else ({}, {})
     reason = "with a thousandth less it does not fit"
     if value is None:
         reason = "it does not fit in the whole card"
-    elif (most := _most_share(question, settings, args)) is not None:
+    elif (most := _most_share(of(value).applied(question))) is not None:
         reason += f"; at most {most} leaves room for what lies outside of it"
-    return _solution(
-        question,
-        "gpu-memory-utilization",
-        value and value / _STEPS,
-        possible and possible / _STEPS,
-        settings,
-        reason,
-        args,
-    )
+    return _solution(question, "gpu-memory-utilization", value, possible, reason, of)
 
 
-def _most_share(question: Question, settings: dict[str, Any], args: dict[str, Any]) -> float | None:
+def _most_share(question: Question) -> float | None:
     """Return the largest share that leaves room for the terms beside it; None: there are none."""
-    asked = question._replace(deployment=changed(question.deployment, settings, args))
-    memory = work(asked).memory
+    memory = work(question).memory
     if not any(one.outside for one in memory):
         return None
     shares = []
@@ -298,7 +271,14 @@ def _kv_memory(question: Question) -> Solution:
         reason = "the whole cache lies on the host"
     if value is not None:
         reason += f" ({format_bytes(value)})"
-    return _solution(question, "kv-memory", value, value, {"kv_cache_memory_bytes": value}, reason)
+    return _solution(
+        question,
+        "kv-memory",
+        value,
+        value,
+        reason,
+        lambda size: Change(f"a cache of {size} B", {"kv_cache_memory_bytes": size}),
+    )
 
 
 def _ngl(question: Question) -> Solution:
@@ -308,13 +288,12 @@ def _ngl(question: Question) -> Solution:
         )
     most = question.model.num_hidden_layers + len(question.model.draft_layers) + 1
 
+    def of(n: int) -> Change:
+        return Change(f"{n} layers on the card", {}, {"n_gpu_layers": n})
+
     def search(sure: bool) -> int | None:
-        fits = (
-            n
-            for n in range(most, -1, -1)
-            if _tried(question, sure=sure, settings={}, args={"n_gpu_layers": n})
-        )
-        return next(fits, None)
+        counts = range(most, -1, -1)
+        return next((n for n in counts if _tried(question, of(n), sure=sure)), None)
 
     value, possible = _both(search)
     reason = "one layer more does not fit"
@@ -322,18 +301,18 @@ def _ngl(question: Question) -> Solution:
         reason = "not even with every layer on the host"
     elif value == most:
         reason = "the whole model fits"
-    return _solution(question, "ngl", value, possible, {}, reason, {"n_gpu_layers": value})
+    return _solution(question, "ngl", value, possible, reason, of)
 
 
 def _solution(
     question: Question,
     setting: str,
-    value: float | None,
-    possible: float | None,
-    settings: dict[str, Any],
+    value: Any,
+    possible: Any,
     reason: str,
-    args: dict[str, Any] | None = None,
+    change: Callable[[Any], Change],
 ) -> Solution:
+    """Return what a search came to; `change` makes its value a setting."""
     goal = ""
     if question.sequences > 1 and setting != "max-num-seqs":
         goal = f" for {format_count(question.sequences)} sequences at once"
@@ -341,7 +320,7 @@ def _solution(
         setting=setting,
         value=value,
         possible=possible,
-        flags=() if value is None else flags_of(settings, args or {}),
+        flags=() if value is None else change(value).flags,
         reason=reason + goal,
     )
 

@@ -167,9 +167,9 @@ def test_the_longest_context(question: Question) -> None:
     found = _solved(question, "max-model-len")
     if found is None:
         return
-    assert _on_card(question, of_length(question, found)["args"])
+    assert _on_card(question, of_length(question, found).args)
     if found != question.model.max_position_embeddings:
-        assert not _on_card(question, of_length(question, found + 1)["args"])
+        assert not _on_card(question, of_length(question, found + 1).args)
 
 
 @settings(max_examples=20, deadline=None)
