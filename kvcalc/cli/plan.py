@@ -17,7 +17,6 @@ from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.differences import differences
-from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.plan_summary import summarise, too_much
@@ -47,7 +46,7 @@ def run(values: Values) -> None:
     """Plan every model under every deployment."""
     notes: list[str] = []
     models = inputs.models(values, notes)
-    memory = _memory(values)
+    memory = inputs.some_size(values, "kv_memory", "a cache", "15GiB")
     deployed = inputs.deployments(values, notes, several=True)
     refused: list[str] = []
     asked: list[tuple[ModelSpec, Deployment]] = []
@@ -87,15 +86,3 @@ def _longest(
 
     question = Question(model, deployment)
     return longest_planned(question, found.max_model_len, lambda p: not too_much(p, memory))
-
-
-def _memory(values: Values) -> int | None:
-    """Read the cache of each rank."""
-    memory = inputs.size(values, "kv_memory")
-    if memory == 0:
-        raise InvalidValueError(
-            "a cache of 0 B holds nothing",
-            hint="give a size such as 15GiB",
-            where=values.places["kv_memory"],
-        )
-    return memory

@@ -29,13 +29,7 @@ def questions(values: Values, notes: list[str]) -> Iterator[Question]:
     _engine(values, notes)
     deployed = inputs.deployments(values, notes, several=True)
     card = _card(values, notes)
-    memory = inputs.size(values, "kv_memory")
-    if memory == 0:
-        raise InvalidValueError(
-            "a cache of 0 B holds nothing",
-            hint="give a size such as 15GiB",
-            where=values.places["kv_memory"],
-        )
+    memory = inputs.some_size(values, "kv_memory", "a cache", "15GiB")
     at = tuple(
         values.at("at", lambda text=text: inputs.token_count(text))  # type: ignore[misc]  # its default
         for text in values["at"] or ()
@@ -91,16 +85,8 @@ def _engine(values: Values, notes: list[str]) -> None:
 
 def _card(values: Values, notes: list[str]) -> int | None:
     """Return the memory of the card where it is given by itself."""
-    memory = inputs.size(values, "gpu_memory")
-    if memory is None:
-        return None
-    if not memory:
-        raise InvalidValueError(
-            "a card of 0 B holds nothing",
-            hint="give a size such as 24GiB",
-            where=values.places["gpu_memory"],
-        )
-    if values["gpu"] is None:
+    memory = inputs.some_size(values, "gpu_memory", "a card", "24GiB")
+    if memory is not None and values["gpu"] is None:
         notes.append(f"no card was named: kernels are chosen as on {_ASSUMED}")
     return memory
 

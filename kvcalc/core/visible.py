@@ -6,12 +6,14 @@ leaves out what the driver and error correction keep. Start-up logs print it.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.memory import MemoryBudget, Term, gib_term
 
-__all__ = ["Visible", "named_card", "visible"]
+__all__ = ["Visible", "context_term", "named_card", "visible", "whole_card"]
 
 _GIB = 2**30
 
@@ -115,3 +117,37 @@ def _measured(gpu: GpuSpec, what: str) -> Visible:
         # A slice of a card that goes by the card's name sees no more than it has.
         low, high = min(low, gpu.memory_bytes), min(high, gpu.memory_bytes)
     return Visible(low, high, f"{what} {gpu.name}")
+
+
+def whole_card(
+    gpu: GpuSpec,
+    said: str,
+    terms: tuple[Term, ...],
+    *,
+    outside: tuple[Term, ...] = (),
+    part: Fraction = Fraction(1),
+) -> MemoryBudget:
+    """Return the budget of an engine that may have all of what the runtime sees.
+
+    Args:
+        gpu: the card.
+        said: what of it the cache gets, in words, behind the name of the memory.
+        terms: what is taken before the cache.
+        outside: what is taken beside.
+        part: what the cache gets of the rest.
+    """
+    seen = visible(gpu)
+    return MemoryBudget(
+        total_bytes=gpu.memory_bytes,
+        share_bytes=(seen.low_bytes, seen.high_bytes),
+        share_source=f"all of {seen.what}{said}",
+        terms=terms,
+        outside=outside,
+        cache_part=(part.numerator, part.denominator),
+    )
+
+
+def context_term(gpu: GpuSpec, dedicated: tuple[float, float], shared: tuple[float, float]) -> Term:
+    """Return what the driver's context and kernels take, in GiB, by whose memory it is."""
+    span = shared if gpu.memory_kind == "unified" else dedicated
+    return gib_term("context", *span, "the driver's context and kernels: not measured")

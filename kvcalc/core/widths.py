@@ -55,6 +55,12 @@ class Widths(NamedTuple):
     multimodal: bool
     known: bool
 
+    @property
+    def row(self) -> Span:
+        """Elements of a token on the way: two of an MLP's (or of all experts') and two streams."""
+        inner = self.inner.or_more(self.expert_inner.times(1, max(1, self.experts.high)))
+        return inner.times(2) + self.hidden.times(2)
+
 
 def widths_of(model: ModelSpec) -> Widths:
     """Return the widths of a model; wide spans for those that its config did not tell."""

@@ -8,10 +8,10 @@ measured.
 from __future__ import annotations
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
+from kvcalc.core.memory import MemoryBudget, Term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.visible import named_card, visible
+from kvcalc.core.visible import context_term, named_card, whole_card
 from kvcalc.core.widths import widths_of
 
 __all__ = ["budgets"]
@@ -33,10 +33,8 @@ def budgets(
     """
     require_ranks(weights, len(plan.ranks))
     gpu = named_card(deployment)
-    seen = visible(gpu)
     widths = widths_of(model)
-    inner = widths.inner.or_more(widths.expert_inner.times(1, max(1, widths.experts.high)))
-    step = (inner.times(2) + widths.hidden.times(2)).high * _COPIES * _BYTES * _STEP_TOKENS
+    step = widths.row.high * _COPIES * _BYTES * _STEP_TOKENS
     terms = (
         Term(
             name="activation",
@@ -44,18 +42,8 @@ def budgets(
             high_bytes=step + widths.vocab.high * _BYTES * _STEP_TOKENS,
             source=f"a step of at most {_STEP_TOKENS} tokens, bounded by the widths: not measured",
         ),
-        gib_term(
-            "context",
-            *(_CONTEXT_SHARED if gpu.memory_kind == "unified" else _CONTEXT),
-            "the driver's context and kernels: not measured",
-        ),
+        context_term(gpu, _CONTEXT, _CONTEXT_SHARED),
     )
     return tuple(
-        MemoryBudget(
-            total_bytes=gpu.memory_bytes,
-            share_bytes=(seen.low_bytes, seen.high_bytes),
-            share_source=f"all of {seen.what}: the engine takes what it needs",
-            terms=(weight, *terms),
-        )
-        for weight in weights
+        whole_card(gpu, ": the engine takes what it needs", (weight, *terms)) for weight in weights
     )

@@ -55,7 +55,7 @@ def sized(spec: ModelSpec, **changes: object) -> ModelSpec:
 
 def span(model: ModelSpec, **settings: object) -> tuple[int, int]:
     """Return the bounds of a rank's weights."""
-    term = weights_on_rank(model, **settings)  # type: ignore[arg-type]
+    term = weights_on_rank(model, **settings)  # type: ignore[arg-type]  # settings by name
     return term.low_bytes, term.high_bytes
 
 
@@ -96,7 +96,7 @@ def test_stages_add_up() -> None:
     for part in ("attention", "latent", "experts", "shared", "router", "mlp"):
         added = [h.get(part, (0, 0)) for h in halves]
         assert tuple(map(sum, zip(*added, strict=True))) == whole[part]
-    assert all(h[part] == whole[part] for h in halves for part in outside)  # type: ignore[index]
+    assert all(h[part] == whole[part] for h in halves for part in outside)  # type: ignore[index]  # parts are tuples
 
 
 def test_counted_weights_are_near_known_ones() -> None:
@@ -307,7 +307,7 @@ def test_unknown_formats() -> None:
 def test_senseless_ranks(settings: dict[str, int]) -> None:
     """Ranks are counted from 1, stages from 0."""
     with pytest.raises(InvalidValueError):
-        weights_on_rank(load_model("llama-3.1-8b"), **settings)  # type: ignore[arg-type]
+        weights_on_rank(load_model("llama-3.1-8b"), **settings)  # type: ignore[arg-type]  # settings by name
 
 
 def test_bounds_hold_on_every_preset() -> None:

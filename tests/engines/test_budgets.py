@@ -42,7 +42,7 @@ def _budgets(
     spec = model_of(model)
     if engine == "transformers":
         given.setdefault("engine_args", _PAGED)
-    deployment = Deployment(engine=engine, gpu=load_gpu(gpu), **given)  # type: ignore[arg-type]
+    deployment = Deployment(engine=engine, gpu=load_gpu(gpu), **given)  # type: ignore[arg-type]  # fields by name
     planned = plan(spec, deployment)
     return budgets(spec, deployment, planned, (_weights(),) * len(planned.ranks))
 

@@ -27,7 +27,7 @@ def _question(
         kv_cache_memory_bytes=memory,
         max_model_len=8192,
     )
-    return Question(load_model(model), deployment, **more)  # type: ignore[arg-type]
+    return Question(load_model(model), deployment, **more)  # type: ignore[arg-type]  # fields by name
 
 
 @pytest.mark.parametrize(

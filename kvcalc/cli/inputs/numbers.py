@@ -19,6 +19,7 @@ __all__ = [
     "one_of",
     "over_policy",
     "size",
+    "some_size",
     "switched",
     "token_count",
     "tokens",
@@ -87,6 +88,22 @@ def tokens(values: Values, name: str) -> int | None:
 def token_count(text: str) -> int:
     """Read one number of tokens, such as 4096 or 32Ki."""
     return parse_tokens(text, maximum=MAX_DIMENSION)
+
+
+def some_size(values: Values, name: str, what: str, example: str) -> int | None:
+    """Read a size in bytes that must be something; None when it was not given.
+
+    Raises:
+        InvalidValueError: nothing.
+    """
+    found = size(values, name)
+    if found == 0:
+        raise InvalidValueError(
+            f"{what} of 0 B holds nothing",
+            hint=f"give a size such as {example}",
+            where=values.places[name],
+        )
+    return found
 
 
 def size(values: Values, name: str, *, up: bool = False) -> int | None:

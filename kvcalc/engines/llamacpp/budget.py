@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from kvcalc.core.deployment import MAX_BYTES, Deployment
-from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
+from kvcalc.core.memory import MemoryBudget, Term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.visible import named_card, visible
+from kvcalc.core.visible import context_term, named_card, visible
 from kvcalc.core.widths import widths_of
 from kvcalc.engines.llamacpp.compute import compute_buffer
 from kvcalc.engines.llamacpp.settings import Settings, resolve
@@ -49,11 +49,7 @@ def budgets(
     kept = f", less the margin of {_MARGIN // 2**20} MiB that fit leaves" if margin else ""
     inside = (
         _compute(model, settings),
-        gib_term(
-            "context",
-            *(_CONTEXT_SHARED if gpu.memory_kind == "unified" else _CONTEXT),
-            "the driver's context and kernels: not measured",
-        ),
+        context_term(gpu, _CONTEXT, _CONTEXT_SHARED),
     )
     device = MemoryBudget(
         total_bytes=gpu.memory_bytes,
@@ -89,8 +85,7 @@ def _compute(model: ModelSpec, settings: Settings) -> Term:
     if known is not None:
         return Term(name="activation", low_bytes=known.low, high_bytes=known.high, source=source)
     widths = widths_of(model)
-    inner = widths.inner.or_more(widths.expert_inner.times(1, max(1, widths.experts.high)))
-    row = inner.times(2) + widths.hidden.times(2)
+    row = widths.row
     high = row.high * 3 * _FLOAT32 * tokens + widths.vocab.high * _FLOAT32 * tokens
     high += tokens * cells * 6  # the mask, in 32 and in 16 bits
     if not settings.flash:

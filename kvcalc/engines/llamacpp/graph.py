@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from kvcalc.core.errors import UnsupportedError
 from kvcalc.engines.llamacpp.ggml import Graph, Tensor
 from kvcalc.engines.llamacpp.graph_experts import Routing
 from kvcalc.engines.llamacpp.graph_shapes import Family, LayerShape, Shape, Step
@@ -248,7 +249,10 @@ class Decoder:
     def experts(self, layer: LayerShape, x: Tensor) -> Tensor:
         """Return what the experts of a layer give, the shared one included."""
         experts = self.shape.experts
-        assert experts is not None  # noqa: S101 - a layer with experts comes with their sizes
+        if experts is None:
+            raise UnsupportedError(
+                "a layer has experts of which no sizes are known", hint="use a file that tells them"
+            )
         found = Routing(self.graph, self.family, experts).routed(x)
         if not experts.shared:
             return found

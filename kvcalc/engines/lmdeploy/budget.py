@@ -13,7 +13,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
-from kvcalc.core.visible import named_card, visible
+from kvcalc.core.visible import named_card, whole_card
 from kvcalc.core.widths import widths_of
 from kvcalc.engines.lmdeploy.settings import Settings, resolve
 
@@ -44,7 +44,6 @@ def budgets(
     gpu = named_card(deployment)
     settings = resolve(model, deployment, [])
     part = Fraction(str(settings.entry_count))
-    seen = visible(gpu)
     found = []
     for rank, weight in zip(plan.ranks, weights, strict=True):
         terms = [weight, *_states(rank)]
@@ -54,16 +53,14 @@ def budgets(
         if settings.tp > 1:
             terms.append(gib_term("communication", *_COMMUNICATION, "NCCL: not measured"))
         found.append(
-            MemoryBudget(
-                total_bytes=gpu.memory_bytes,
-                share_bytes=(seen.low_bytes, seen.high_bytes),
-                share_source=f"all of {seen.what}; the cache gets cache_max_entry_count"
-                f" {settings.entry_count} of what is left",
-                terms=tuple(terms),
+            whole_card(
+                gpu,
+                f"; the cache gets cache_max_entry_count {settings.entry_count} of what is left",
+                tuple(terms),
                 outside=(
                     gib_term("graphs", *_GRAPHS, "graphs and workspaces, in what the part leaves"),
                 ),
-                cache_part=(part.numerator, part.denominator),
+                part=part,
             )
         )
     return tuple(found)

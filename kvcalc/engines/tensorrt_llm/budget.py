@@ -14,7 +14,7 @@ from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
-from kvcalc.core.visible import named_card, visible
+from kvcalc.core.visible import named_card, whole_card
 from kvcalc.core.widths import Span, Widths, widths_of
 from kvcalc.engines.tensorrt_llm.settings import resolve
 
@@ -46,7 +46,6 @@ def budgets(
     gpu = named_card(deployment)
     settings = resolve(model, deployment, [])
     part = Fraction(str(settings.fraction))
-    seen = visible(gpu)
     widths = widths_of(model)
     dtype = model.dtype if deployment.dtype == "auto" else deployment.dtype
     tp = deployment.tensor_parallel_size
@@ -69,14 +68,13 @@ def budgets(
         gib_term("graphs", 0.1, 3.0, "CUDA graphs, captured later, in what the fraction leaves"),
     )
     return tuple(
-        MemoryBudget(
-            total_bytes=gpu.memory_bytes,
-            share_bytes=(seen.low_bytes, seen.high_bytes),
-            share_source=f"all of {seen.what}; the cache gets free_gpu_memory_fraction"
-            f" {settings.fraction} of what is free at the peak of the estimation run",
-            terms=(weight, *_states(rank), *terms),
+        whole_card(
+            gpu,
+            f"; the cache gets free_gpu_memory_fraction {settings.fraction} of what is free at the"
+            " peak of the estimation run",
+            (weight, *_states(rank), *terms),
             outside=outside,
-            cache_part=(part.numerator, part.denominator),
+            part=part,
         )
         for weight, rank in zip(weights, plan.ranks, strict=True)
     )

@@ -14,7 +14,7 @@ from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.visible import named_card, visible
+from kvcalc.core.visible import named_card, whole_card
 from kvcalc.core.widths import widths_of
 from kvcalc.engines.transformers.settings import Settings, resolve
 
@@ -47,7 +47,6 @@ def budgets(
     require_ranks(weights, len(plan.ranks))
     gpu = named_card(deployment)
     settings = resolve(model, deployment, [])
-    seen = visible(gpu)
     context = gib_term("context", *_CONTEXT, "the driver's context and kernels: not measured")
     part, what = Fraction(1), "all of it: a cache that grows has no budget"
     terms: tuple[Term, ...] = (context,)
@@ -59,16 +58,7 @@ def budgets(
             what += f" ({float(_BATCHED_LEAST)} with logits processors)"
     else:
         terms = (context, _step(model, settings))
-    return tuple(
-        MemoryBudget(
-            total_bytes=gpu.memory_bytes,
-            share_bytes=(seen.low_bytes, seen.high_bytes),
-            share_source=f"all of {seen.what}; {what}",
-            terms=(weight, *terms),
-            cache_part=(part.numerator, part.denominator),
-        )
-        for weight in weights
-    )
+    return tuple(whole_card(gpu, f"; {what}", (weight, *terms), part=part) for weight in weights)
 
 
 def _step(model: ModelSpec, settings: Settings) -> Term:

@@ -13,6 +13,8 @@ from kvcalc.models.hf_config.fields import Fields
 
 __all__ = ["stored"]
 
+_FP8_BITS = 8
+
 _MX_GROUP = 32  # elements that share a scale in the formats called mx
 _KEPT: tuple[tuple[KeptPart, re.Pattern[str]], ...] = (
     ("attention", re.compile(r"\battn\b|self_attn(?:\W*$|\W*[qkvo]\w*_proj)")),
@@ -48,7 +50,7 @@ def _wide(section: Mapping[str, Any]) -> str | None:
     if not any(f in ("mixed-precision", "MIXED_PRECISION") for f in formats):
         return None
     bits = {bits for bits, _, _ in _groups(section)}
-    return "fp8" if 8 in bits or section.get("quant_method") == "fp8" else None  # noqa: PLR2004
+    return "fp8" if _FP8_BITS in bits or section.get("quant_method") == "fp8" else None
 
 
 def _scheme(section: Mapping[str, Any]) -> str | None:
