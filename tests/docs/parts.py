@@ -237,6 +237,7 @@ def engine_logs() -> str:
 def starts() -> str:
     """Return public starts against what is predicted to be left for the cache."""
     from tests.engines.sglang import starts as sglang
+    from tests.engines.starts import COLUMNS
     from tests.engines.vllm import starts as vllm
 
     rows = [
@@ -244,7 +245,7 @@ def starts() -> str:
         for engine, made in (("vllm", vllm.rows()), ("sglang", sglang.rows()))
         for row in made
     ]
-    return table(("engine", *vllm.COLUMNS), rows)
+    return table(("engine", *COLUMNS), rows)
 
 
 def vllm_left_out() -> str:

@@ -11,7 +11,8 @@ from kvcalc.core.memory import Term
 from kvcalc.engines import budgets, plan
 from kvcalc.engines.sglang.memory import cache_bytes
 from kvcalc.models.presets import load_gpu
-from tests.engines.sglang.starts import COLUMNS, Start, rows, starts
+from tests.engines.sglang.starts import Start, rows, starts
+from tests.engines.starts import COLUMNS
 from tests.engines.vllm.starts import model_of
 
 _GIB = 2**30
@@ -23,15 +24,13 @@ def test_predicted() -> None:
         found = [start for start in starts() if start.facts["half"] == half]
         assert len(found) == len(starts()) / 2
         assert sum(start.hit for start in found) / len(found) >= 0.80
-        off = [s.part_of_card(abs(sum(s.left) / 2 - s.logged)) for s in found]
-        assert median(off) <= 0.03
+        assert median(start.off for start in found) <= 0.03
 
 
 @pytest.mark.parametrize("start", starts(), ids=lambda start: str(start.facts["id"]))
 def test_width(start: Start) -> None:
     """A span is at most 8 % of the card."""
-    low, high = start.left
-    assert start.part_of_card(high - low) <= 0.08
+    assert start.width <= 0.08
 
 
 def test_rows() -> None:

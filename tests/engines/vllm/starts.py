@@ -7,75 +7,40 @@ kvcalc/engines/vllm/profile.py.
 
 from __future__ import annotations
 
-import csv
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from kvcalc.core.attention import FullAttention, Mla
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.layers import LayerRun
-from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.size import ModelSize
-from kvcalc.engines import budgets, plan
+from kvcalc.engines import plan
 from kvcalc.engines.vllm.profile import Asked, Step, step_of
 from kvcalc.engines.vllm.settings import resolve
 from kvcalc.models.presets import load_gpu
+from tests.engines import starts as starts_of
+from tests.engines.starts import first_budget, rows_of, tsv
 
-__all__ = ["COLUMNS", "Start", "model_of", "rows", "starts"]
+__all__ = ["Start", "model_of", "rows", "starts"]
 
 _HERE = Path(__file__).parent
 _GIB = 2**30
 
-COLUMNS = ("start", "half", "weights", "left: predicted", "logged", "hit", "cause of a miss")
 
-
-class Start(NamedTuple):
+@dataclass(frozen=True)
+class Start(starts_of.Start):
     """One start.
 
     Attributes:
-        facts: the row of starts.tsv.
-        budget: what is predicted.
         step: what the profile is taken to run.
     """
 
-    facts: dict[str, str]
-    budget: MemoryBudget
     step: Step
 
-    @property
-    def logged(self) -> float:
-        """What the engine left, GiB."""
-        return float(self.facts["kv_gib"])
-
-    @property
-    def left(self) -> tuple[float, float]:
-        """What is predicted to be left, GiB."""
-        low, high = self.budget.cache_bytes
-        return low / _GIB, high / _GIB
-
-    @property
-    def card(self) -> float:
-        """The card, GiB."""
-        return self.budget.total_bytes / _GIB
-
-    @property
-    def hit(self) -> bool:
-        """Whether the logged figure, within its rounding, lies in the span."""
-        low, high = self.left
-        return low - 0.005 <= self.logged <= high + 0.005
-
-    @property
-    def width(self) -> float:
-        """The span as a part of the card."""
-        low, high = self.left
-        return (high - low) / self.card
-
-    @property
-    def off(self) -> float:
-        """How far the middle is from what was logged, as a part of the card."""
-        return abs(sum(self.left) / 2 - self.logged) / self.card
+    LOGGED = "kv_gib"
+    ROUNDING = 0.005
 
     def term(self, *names: str) -> tuple[float, float]:
         """Return what terms take together, GiB."""
@@ -83,14 +48,9 @@ class Start(NamedTuple):
         return sum(t.low_bytes for t in found) / _GIB, sum(t.high_bytes for t in found) / _GIB
 
 
-def _tsv(name: str) -> list[dict[str, str]]:
-    with (_HERE / name).open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines, delimiter="\t"))
-
-
 @cache
 def _models() -> dict[str, dict[str, str]]:
-    return {row["name"]: row for row in _tsv("start_models.tsv")}
+    return {row["name"]: row for row in tsv(_HERE / "start_models.tsv")}
 
 
 def _whole(text: str) -> int | None:
@@ -152,9 +112,6 @@ def _start(facts: dict[str, str]) -> Start:
         enable_expert_parallel=True if facts["experts_dealt"] else None,
     )
     planned = plan(model, deployment)
-    size = int(float(facts["weights_gib"]) * _GIB)
-    weights = Term(name="weights", low_bytes=size, high_bytes=size, source=facts["where"])
-    found = budgets(model, deployment, planned, (weights,) * len(planned.ranks))
     resolved, settings = resolve(model, deployment, [])
     step = step_of(
         resolved,
@@ -164,26 +121,15 @@ def _start(facts: dict[str, str]) -> Start:
         experts_dealt=bool(facts["experts_dealt"]),
         asked=Asked(deployment.max_num_batched_tokens, deployment.max_num_seqs),
     )
-    return Start(facts, found[0], step)
+    return Start(facts, first_budget(facts, model, deployment, planned), step)
 
 
 @cache
 def starts() -> tuple[Start, ...]:
     """Return all starts with what is predicted for them."""
-    return tuple(_start(facts) for facts in _tsv("starts.tsv"))
+    return tuple(_start(facts) for facts in tsv(_HERE / "starts.tsv"))
 
 
 def rows() -> list[tuple[str, ...]]:
     """Return the table: a row a start, in GiB, under COLUMNS."""
-    return [
-        (
-            start.facts["id"],
-            start.facts["half"],
-            start.facts["weights_gib"],
-            f"{start.left[0]:.2f} to {start.left[1]:.2f}",
-            start.facts["kv_gib"],
-            "yes" if start.hit else "no",
-            "" if start.hit else start.facts["note"],
-        )
-        for start in starts()
-    ]
+    return rows_of(starts())

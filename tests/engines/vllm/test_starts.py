@@ -13,7 +13,8 @@ import pytest
 from kvcalc.core.widths import is_multimodal, widths_of
 from kvcalc.engines.vllm import profile
 from kvcalc.engines.vllm.profile import CONTEXT, HIDDEN_COPIES, LOGIT_BYTES
-from tests.engines.vllm.starts import COLUMNS, Start, model_of, rows, starts
+from tests.engines.starts import COLUMNS
+from tests.engines.vllm.starts import Start, model_of, rows, starts
 
 _GIB = 2**30
 _WIDEST, _WIDEST_WITH_TOWER = 0.08, 0.15
