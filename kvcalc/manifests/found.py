@@ -63,7 +63,7 @@ class GpuRequest(NamedTuple):
     """The cards that a file asks for, for one copy (pod, container, node) of a server.
 
     Attributes:
-        count: whole devices; None where the file says nothing of them.
+        devices: whole ones; None where the file says nothing of them.
         fraction: a part of a device as it is written ("0.5"), where it is no whole number.
         every: all that the machine has (`gpus: all`).
         resource: what they are asked by: `nvidia.com/gpu`, `requestGPU`, `gpus`, ...
@@ -74,10 +74,10 @@ class GpuRequest(NamedTuple):
         memory_percent: of each device (HAMi).
         shared: devices are time-sliced: memory is not divided.
         visible: devices named one by one (CUDA_VISIBLE_DEVICES, device_ids); () for none (-1).
-        line: of the count, or of the product where there is no count.
+        line: of the number, or of the product where there is no number.
     """
 
-    count: int | None = None
+    devices: int | None = None
     fraction: str | None = None
     every: bool = False
     resource: str | None = None
