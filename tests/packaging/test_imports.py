@@ -25,8 +25,14 @@ ROOMS = {
     "sizing": {"sizing", "engines", "core"},
     "report": {"report", "core"},
     "schema": {"schema", "core", "models"},
-    "api": {"core", "models", "workload", "engines", "sizing"},
-    "cli": {"cli", "core", "models", "workload", "engines", "sizing", "report", "schema", ""},
+    "manifests": {"manifests", "engines", "models", "core"},
+    "checks": {"checks", "manifests", "sizing", "engines", "models", "workload", "core"},
+    "measure": {"measure", "sizing", "engines", "models", "core"},
+    "api": {"core", "models", "workload", "engines", "sizing", "checks", "manifests", "measure"},
+    "cli": {
+        *("cli", "core", "models", "workload", "engines", "sizing", "report", "schema", ""),
+        *("checks", "manifests", "measure"),
+    },
     "__init__": {"api"},
     "__main__": {"cli"},
 }
@@ -39,6 +45,13 @@ OUTSIDE = {
     "sizing": {"msgspec"},
     "report": {"msgspec", "rich"},
     "schema": {"msgspec"},
+    "manifests": {"msgspec", "yaml"},
+    "checks": {"msgspec"},
+    # All but msgspec only where they are installed, and only when a probe is asked for.
+    "measure": {
+        *("msgspec", "torch", "flashinfer", "flash_attn", "pynvml", "transformers"),
+        *("vllm", "llama_cpp", "xllamacpp"),
+    },
     "api": {"msgspec"},
     "cli": {"typer", "rich"},
     "__init__": set[str](),
