@@ -1,0 +1,495 @@
+"""A caching allocator that allocates nothing: PyTorch's rules, its figures and its snapshots.
+
+The answers are known because the rules are few: sizes are multiples of 512 B; up to 1 MiB come from
+2 MiB segments, up to 10 MiB from 20 MiB segments, larger ones from a segment of their own in steps
+of 2 MiB; a block is split where enough remains, and freed neighbours merge again; blocks are
+reused only by the same stream, pool and class; before the allocator gives up it hands back whole
+free segments and tries once more. Tests ask it for snapshots, and a probe for a dry run.
+
+Source of the rules: pytorch `c10/cuda/CUDACachingAllocator.cpp`, as of 2.13.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import Any
+
+from kvcalc.core.errors import InvalidValueError, UnavailableError
+from kvcalc.core.lengths import whole_number
+from kvcalc.core.units import round_up
+from kvcalc.measure.allocator_stats import Stats
+from kvcalc.measure.oom_text import oom_text
+
+__all__ = ["LARGE_SEGMENT", "MIN_BLOCK", "ROUND_LARGE", "SMALL_SEGMENT", "SyntheticAllocator",
+           "SyntheticOutOfMemoryError"]  # fmt: skip
+
+MIN_BLOCK = 512
+SMALL_SIZE = 2**20
+SMALL_SEGMENT = 2 * 2**20
+MIN_LARGE_ALLOCATION = 10 * 2**20
+LARGE_SEGMENT = 20 * 2**20
+ROUND_LARGE = 2 * 2**20
+
+_FIRST_ADDRESS = 0x7F00_0000_0000
+_Pool = tuple[int, int]
+
+
+class SyntheticOutOfMemoryError(UnavailableError):
+    """The synthetic allocator has no room; the message is worded as PyTorch's own."""
+
+
+class _Block:
+    """A piece of a segment, linked to its neighbours in it."""
+
+    __slots__ = (
+        *("address", "expandable", "following", "mapped", "owner", "previous", "requested"),
+        *("size", "state", "stream", "users"),
+    )
+
+    def __init__(self, address: int, size: int, stream: int, owner: _Free) -> None:
+        self.address = address
+        self.size = size
+        self.stream = stream
+        self.owner = owner
+        self.requested = 0
+        self.state = "inactive"
+        self.mapped = True
+        self.expandable = False
+        self.users: set[int] = set()
+        self.previous: _Block | None = None
+        self.following: _Block | None = None
+
+    @property
+    def free(self) -> bool:
+        return self.state == "inactive"
+
+    @property
+    def split(self) -> bool:
+        return self.previous is not None or self.following is not None
+
+
+class _Free:
+    """The free blocks of one pool and class, the smallest of a stream first."""
+
+    def __init__(self, pool: _Pool, small: bool) -> None:
+        self.pool = pool
+        self.small = small
+        self.keys: list[tuple[int, int, int]] = []
+        self.blocks: dict[int, _Block] = {}
+
+    def add(self, block: _Block) -> None:
+        insort(self.keys, (block.stream, block.size, block.address))
+        self.blocks[block.address] = block
+
+    def remove(self, block: _Block) -> None:
+        key = (block.stream, block.size, block.address)
+        del self.keys[bisect_left(self.keys, key)]
+        del self.blocks[block.address]
+
+    def from_size(self, stream: int, size: int) -> Iterator[_Block]:
+        """Yield the stream's blocks of at least a size, the smallest first."""
+        for at in range(bisect_left(self.keys, (stream, size, 0)), len(self.keys)):
+            found, _, address = self.keys[at]
+            if found != stream:
+                return
+            yield self.blocks[address]
+
+
+class SyntheticAllocator:
+    """One device's caching allocator, with no device.
+
+    Args:
+        total_bytes: memory of the device.
+        other_bytes: taken by the driver's context and by other processes.
+        device: number of the device, as snapshots and messages name it.
+        max_split_size: blocks from this size on are never split; None for no limit.
+        expandable: segments grow in place instead of being allocated apart.
+        allowed_bytes: what this process may reserve (a fraction limit); None for no limit.
+
+    Raises:
+        InvalidValueError: a size that is no whole number, or more taken than there is.
+    """
+
+    def __init__(
+        self,
+        total_bytes: int = 80 * 2**30,
+        *,
+        other_bytes: int = 0,
+        device: int = 0,
+        max_split_size: int | None = None,
+        expandable: bool = False,
+        allowed_bytes: int | None = None,
+    ) -> None:
+        for value in (total_bytes, other_bytes, device):
+            whole_number(value, "a size", "give whole bytes")
+        if not 0 <= other_bytes <= total_bytes or device < 0:
+            raise InvalidValueError("more memory is taken than the device has")
+        if max_split_size is not None and max_split_size < LARGE_SEGMENT:
+            raise InvalidValueError("max_split_size is at least 20 MiB")
+        self.total_bytes = total_bytes
+        self.other_bytes = other_bytes
+        self.device = device
+        self.max_split_size = max_split_size
+        self.expandable = expandable
+        self.allowed_bytes = allowed_bytes
+        self._pools: dict[tuple[_Pool, bool], _Free] = {}
+        self._heads: dict[int, _Block] = {}
+        self._live: dict[int, _Block] = {}
+        self._next = _FIRST_ADDRESS
+        self._stats = Stats(max_split_size)
+
+    # ------------------------------------------------------------------ asking
+
+    def alloc(self, size: int, stream: int = 0, pool: _Pool = (0, 0)) -> int:
+        """Allocate and return the address.
+
+        Args:
+            size: bytes asked for.
+            stream: the stream that will use the memory.
+            pool: a private pool (of a graph), or the default one.
+
+        Raises:
+            InvalidValueError: a size below 1.
+            SyntheticOutOfMemoryError: no hole, and nothing more from the device.
+        """
+        whole_number(size, "a size", "give whole bytes")
+        if size < 1:
+            raise InvalidValueError("an allocation is at least 1 byte")
+        rounded = round_up(size, MIN_BLOCK)
+        owner = self._owner(pool, rounded <= SMALL_SIZE)
+        block = (
+            self._reuse(owner, rounded, stream)
+            or self._grow(owner, rounded, stream)
+            or self._retry(owner, rounded, stream)
+        )
+        if block is None:
+            self._stats.num_ooms += 1
+            raise SyntheticOutOfMemoryError(self._text(size))
+        self._take(block, rounded, size)
+        return block.address
+
+    def free(self, address: int) -> None:
+        """Give a block back; where another stream still uses it, it waits for `synchronize`.
+
+        Raises:
+            InvalidValueError: nothing is allocated there.
+        """
+        block = self._live.pop(address, None)
+        if block is None:
+            raise InvalidValueError(f"nothing is allocated at {address:#x}")
+        self._stats.freed(block.size, block.requested, small=block.owner.small)
+        if block.users:
+            block.state = "active_awaiting_free"
+            self._live[~address] = block  # no longer found by its address
+        else:
+            self._release(block)
+
+    def record_stream(self, address: int, stream: int) -> None:
+        """Say that another stream uses the block too."""
+        block = self._live[address]
+        if stream != block.stream:
+            block.users.add(stream)
+
+    def synchronize(self) -> None:
+        """Let all streams finish: blocks that waited become free."""
+        for key in [key for key in self._live if key < 0]:
+            block = self._live.pop(key)
+            block.users.clear()
+            self._release(block)
+
+    def empty_cache(self) -> None:
+        """Hand whole free segments (or whole free pieces of expandable ones) back to the device."""
+        self.synchronize()
+        self._stats.num_sync_all_streams += 1
+        for (pool, _), owner in self._pools.items():
+            if pool == (0, 0):  # a private pool keeps its segments as long as it lives
+                for block in list(owner.blocks.values()):
+                    if block.expandable:
+                        self._unmap(block)
+                    elif not block.split:
+                        self._return(block)
+
+    def mem_get_info(self) -> tuple[int, int]:
+        """Return what the device has free, and what it has."""
+        return self.total_bytes - self.other_bytes - self.reserved_bytes, self.total_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes taken from the device."""
+        return self._stats.current("reserved_bytes")
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes handed out, rounded as blocks are."""
+        return self._stats.current("allocated_bytes")
+
+    def stats(self) -> dict[str, int]:
+        """Return the figures under the keys of `torch.cuda.memory_stats()`."""
+        return self._stats.flat()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state in the shape of `torch.cuda.memory._snapshot()`."""
+        settings = {
+            "PYTORCH_CUDA_ALLOC_CONF": "",
+            "max_split_size": -1 if self.max_split_size is None else self.max_split_size,
+            "expandable_segments": self.expandable,
+        }
+        return {
+            "segments": [self._segment(run) for run in self._runs()],
+            "device_traces": [[] for _ in range(self.device + 1)],
+            "allocator_settings": settings,
+            "external_annotations": [],
+        }
+
+    def _runs(self) -> Iterator[list[_Block]]:
+        """Yield the blocks of each segment; of an expandable one, each mapped stretch."""
+        for _, head in sorted(self._heads.items()):
+            run: list[_Block] = []
+            block: _Block | None = head
+            while block is not None:
+                if block.mapped:
+                    run.append(block)
+                elif run:
+                    yield run
+                    run = []
+                block = block.following
+            if run:
+                yield run
+
+    def _segment(self, run: list[_Block]) -> dict[str, Any]:
+        first = run[0]
+        active = [b for b in run if not b.free]
+        return {
+            "device": self.device,
+            "address": first.address,
+            "total_size": sum(b.size for b in run),
+            "allocated_size": sum(b.size for b in run if b.state == "active_allocated"),
+            "active_size": sum(b.size for b in active),
+            "requested_size": sum(b.requested for b in active),
+            "stream": first.stream,
+            "segment_type": "small" if first.owner.small else "large",
+            "segment_pool_id": first.owner.pool,
+            "is_expandable": first.expandable,
+            "frames": [],
+            "blocks": [
+                {
+                    "address": b.address,
+                    "size": b.size,
+                    "requested_size": b.requested,
+                    "state": b.state,
+                    "frames": [],
+                }
+                for b in run
+            ],
+        }
+
+    # ------------------------------------------------------------------ rules
+
+    def _owner(self, pool: _Pool, small: bool) -> _Free:
+        return self._pools.setdefault((pool, small), _Free(pool, small))
+
+    def _reuse(self, owner: _Free, size: int, stream: int) -> _Block | None:
+        """Find the smallest free block that serves; oversize ones only for requests near them."""
+        limit = self.max_split_size
+        block = next(owner.from_size(stream, size), None)
+        if block is None or limit is None:
+            return block
+        if size < limit <= block.size:
+            return None
+        if size >= limit and block.size >= size + LARGE_SEGMENT:
+            return None
+        return block
+
+    def _grow(self, owner: _Free, size: int, stream: int) -> _Block | None:
+        """Take a new segment from the device, or more of an expandable one."""
+        if self.expandable:
+            return self._expand(owner, size, stream)
+        if size <= SMALL_SIZE:
+            total = SMALL_SEGMENT
+        elif size < MIN_LARGE_ALLOCATION:
+            total = LARGE_SEGMENT
+        else:
+            total = round_up(size, ROUND_LARGE)
+        if not self._device_has(total):
+            return None
+        block = _Block(self._next, total, stream, owner)
+        self._next += round_up(total, ROUND_LARGE)
+        self._heads[block.address] = block
+        owner.add(block)
+        self._stats.segment(total, small=owner.small, oversize=self._oversize(total))
+        return block
+
+    def _retry(self, owner: _Free, size: int, stream: int) -> _Block | None:
+        """Hand back what can be handed back, and try once more."""
+        self.empty_cache()
+        self._stats.num_alloc_retries += 1
+        return self._reuse(owner, size, stream) or self._grow(owner, size, stream)
+
+    def _device_has(self, size: int) -> bool:
+        allowed = self.allowed_bytes
+        if allowed is not None and self.reserved_bytes + size > allowed:
+            return False
+        return size <= self.mem_get_info()[0]
+
+    def _oversize(self, size: int) -> bool:
+        return self.max_split_size is not None and size >= self.max_split_size
+
+    def _splits(self, block: _Block, size: int) -> bool:
+        rest = block.size - size
+        if block.owner.small or self.expandable:
+            return rest >= MIN_BLOCK
+        return rest > SMALL_SIZE and not self._oversize(size)
+
+    def _take(self, block: _Block, size: int, requested: int) -> None:
+        block.owner.remove(block)
+        before = _inactive_split(block)
+        rest = None
+        if self._splits(block, size):
+            rest = self._cut(block, size)
+            block.owner.add(rest)
+        after = _inactive_split(rest)
+        block.state = "active_allocated"
+        block.requested = requested
+        self._live[block.address] = block
+        small = block.owner.small
+        self._stats.inactive(after - before, bool(after) - bool(before), small=small)
+        self._stats.taken(block.size, requested, small=small, oversize=self._oversize(block.size))
+
+    def _cut(self, block: _Block, size: int) -> _Block:
+        """Cut a block after `size` bytes and return the rest."""
+        rest = _Block(block.address + size, block.size - size, block.stream, block.owner)
+        rest.mapped, rest.expandable, rest.state = block.mapped, block.expandable, block.state
+        rest.previous, rest.following = block, block.following
+        if rest.following is not None:
+            rest.following.previous = rest
+        block.following = rest
+        block.size = size
+        return rest
+
+    def _release(self, block: _Block) -> None:
+        """Make a block free and merge it with free neighbours."""
+        small, size = block.owner.small, block.size
+        block.state = "inactive"
+        before = count = 0
+        for side in (block.previous, block.following):
+            if side is not None and side.free and side.mapped:
+                before += _inactive_split(side)
+                count += bool(_inactive_split(side))
+        block = self._merge(block)
+        block.owner.add(block)
+        after = _inactive_split(block)
+        self._stats.inactive(after - before, bool(after) - count, small=small)
+        self._stats.idle(size, small=small, oversize=self._oversize(size))
+
+    def _merge(self, block: _Block) -> _Block:
+        """Join a free block, which is in no list, with the neighbours of its kind."""
+        previous = block.previous
+        if previous is not None and previous.free and previous.mapped == block.mapped:
+            if previous.mapped:
+                previous.owner.remove(previous)
+            block = self._join(previous, block)
+        following = block.following
+        if following is not None and following.free and following.mapped == block.mapped:
+            if following.mapped:
+                following.owner.remove(following)
+            block = self._join(block, following)
+        return block
+
+    @staticmethod
+    def _join(left: _Block, right: _Block) -> _Block:
+        left.size += right.size
+        left.following = right.following
+        if left.following is not None:
+            left.following.previous = left
+        return left
+
+    def _return(self, block: _Block) -> None:
+        """Hand a whole free segment back to the device."""
+        block.owner.remove(block)
+        del self._heads[block.address]
+        oversize = self._oversize(block.size)
+        self._stats.segment(-block.size, small=block.owner.small, oversize=oversize)
+
+    # ------------------------------------------------------------------ expandable segments
+
+    def _expand(self, owner: _Free, size: int, stream: int) -> _Block | None:
+        """Map more of the stream's range, behind a free block where there is one."""
+        place = self._place(owner, size, stream)
+        first = place
+        if place.previous is not None and place.previous.free:
+            first = place.previous
+        missing = size - (first.size if first is not place else 0)
+        step = SMALL_SEGMENT if owner.small else LARGE_SEGMENT
+        mapped = round_up(missing, step)
+        if not self._device_has(mapped):
+            return None
+        if mapped < place.size:
+            self._cut(place, mapped)
+        place.mapped = True
+        block = self._merge(place)
+        owner.add(block)
+        self._stats.mapped(mapped, small=owner.small)
+        return block
+
+    def _place(self, owner: _Free, size: int, stream: int) -> _Block:
+        """Return the first unmapped stretch that is long enough, of a new range if need be."""
+        for head in self._heads.values():
+            block: _Block | None = head if head.expandable and head.stream == stream else None
+            while block is not None:
+                if block.owner is owner and not block.mapped and block.size >= size:
+                    return block
+                block = block.following
+        length = round_up(self.total_bytes + self.total_bytes // 8 + size, LARGE_SEGMENT)
+        start = round_up(self._next, LARGE_SEGMENT)
+        block = _Block(start, length, stream, owner)
+        block.expandable, block.mapped = True, False
+        self._heads[start] = block
+        self._next = start + length
+        return block
+
+    def _unmap(self, block: _Block) -> None:
+        """Hand back the whole pieces that a free block of an expandable segment covers."""
+        step = SMALL_SEGMENT if block.owner.small else LARGE_SEGMENT
+        base = _head(block).address
+        start = base + round_up(block.address - base, step)
+        end = base + (block.address + block.size - base) // step * step
+        if start >= end:
+            return
+        block.owner.remove(block)
+        if block.address + block.size > end:
+            block.owner.add(self._cut(block, end - block.address))
+        if start > block.address:
+            rest = self._cut(block, start - block.address)
+            block.owner.add(block)
+            block = rest
+        block.mapped = False
+        self._merge(block)
+        self._stats.mapped(start - end, small=block.owner.small)
+
+    def _text(self, asked: int) -> str:
+        private = sum(b.size for b in self._live.values() if b.owner.pool != (0, 0))
+        return oom_text(
+            asked_bytes=asked,
+            device=self.device,
+            capacity_bytes=self.total_bytes,
+            free_bytes=self.mem_get_info()[0],
+            process_bytes=self.reserved_bytes + self.other_bytes,
+            allocated_bytes=self.allocated_bytes,
+            unallocated_bytes=self.reserved_bytes - self.allocated_bytes,
+            private_bytes=private,
+            allowed_bytes=self.allowed_bytes,
+        )
+
+
+def _head(block: _Block) -> _Block:
+    while block.previous is not None:
+        block = block.previous
+    return block
+
+
+def _inactive_split(block: _Block | None) -> int:
+    """Bytes of a free piece of a split segment; PyTorch counts none in expandable ones."""
+    if block is None or not (block.free and block.split) or block.expandable:
+        return 0
+    return block.size
