@@ -22,6 +22,7 @@ __all__ = [
     "holds",
     "least_of",
     "longest",
+    "longest_held",
     "pool_units",
     "requests_that_fit",
     "smallest_budget",
@@ -394,27 +395,35 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
     )
 
 
-def holds(plan: CachePlan, budgets: Budgets, sequences: int = 1) -> bool:
-    """Return whether a plan starts with such budgets and has room for so many sequences at once.
+def holds(plan: CachePlan, budgets: Budgets, sequences: int = 1, *, at: int | None = None) -> bool:
+    """Return whether so many sequences at once pass a plan's own check, have room and are run.
+
+    The check alone is not enough: some let start what blocks that no sequence can have pay for.
 
     Args:
-        plan: whose rules decide; the sequences are of its max_model_len.
+        plan: whose rules decide.
         budgets: as in `capacity`; one below 1 holds nothing.
         sequences: at once, each whole.
+        at: tokens of each; the plan's max_model_len by default.
     """
     least = least_of(budgets)
     if least is not None and least < 1:
         return False
-    n, each = plan.max_model_len, _by_rank(plan, budgets)
+    if plan.places is not None and sequences > plan.places:
+        return False
+    n, each = at or plan.max_model_len, _by_rank(plan, budgets)
     if not _starts_everywhere(plan, each, n):
         return False
-    if sequences == 1 and plan.split == "one_pool":
-        return True  # its own check decides, which may let one start that cannot be served
     return all(
         _whole_sequences(plan, rank, budget, n) >= sequences
         for rank, budget in zip(plan.ranks, each, strict=True)
         if rank.bytes_needed(n)
     )
+
+
+def longest_held(plan: CachePlan, budgets: Budgets, sequences: int = 1) -> int:
+    """Return the longest length up to the plan's maximum of which it `holds` so many; 0: none."""
+    return _last(plan.max_model_len, lambda n: holds(plan, budgets, sequences, at=n))
 
 
 def smallest_budget(plan: CachePlan, sequences: int = 1) -> int | None:
@@ -454,12 +463,7 @@ def _overhead(
     )
     if budget is None or plan.split == "fungible":
         return reserved
-    beside = plan.split == "tokens"  # there, what the settings fix is not paid for by the budget
-    paid = sum(
-        q.total_bytes
-        for p, q in zip(rank.pools, pools, strict=True)
-        if not p.beside and not (beside and p.units is not None)
-    )
+    paid = sum(q.total_bytes for p, q in zip(rank.pools, pools, strict=True) if not p.beside)
     return reserved + max(0, budget - rank.fixed_bytes - paid)
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.units import cdiv
 from kvcalc.core.values import Positive, Value
 
 __all__ = [
@@ -109,6 +110,10 @@ class MemoryBudget(Value, frozen=True, kw_only=True):
         outside: what is taken beside the share (CUDA graphs of engines that do not count them).
         cache_part: (numerator, denominator) of what is left that the cache gets, where an engine
             takes a part of the free memory and not of the card.
+        seen_bytes: (least, most) that is there for the share and for what lies beside it; None
+            where nothing is known of the rest.
+        free_bytes: what is free before the server starts, where all that it takes must be: a check
+            of its own, or an allocation that fails. None where the share is of what is free.
     """
 
     total_bytes: int
@@ -117,6 +122,8 @@ class MemoryBudget(Value, frozen=True, kw_only=True):
     terms: tuple[Term, ...]
     outside: tuple[Term, ...] = ()
     cache_part: tuple[Positive, Positive] = (1, 1)
+    seen_bytes: tuple[int, int] | None = None
+    free_bytes: int | None = None
 
     def __post_init__(self) -> None:
         low, high = self.share_bytes
@@ -129,6 +136,57 @@ class MemoryBudget(Value, frozen=True, kw_only=True):
     def cache_bytes(self) -> tuple[int, int]:
         """What is left for the cache at least and at most; below 0 where it does not fit."""
         part, whole = self.cache_part
-        low = self.share_bytes[0] - sum(term.high_bytes for term in self.terms)
-        high = self.share_bytes[1] - sum(term.low_bytes for term in self.terms)
-        return low * part // whole, high * part // whole
+        low, high = (left * part // whole for left in self._left)
+        if self.free_bytes is None:
+            return low, high
+        least, most = self.taken_bytes
+        # What is not free cannot be taken: the server does not start.
+        return (
+            low if most <= self.free_bytes else min(low, self.free_bytes - most),
+            high if least <= self.free_bytes else min(high, self.free_bytes - least),
+        )
+
+    @property
+    def _left(self) -> tuple[int, int]:
+        """What the terms leave of the share, least and most."""
+        return (
+            self.share_bytes[0] - sum(term.high_bytes for term in self.terms),
+            self.share_bytes[1] - sum(term.low_bytes for term in self.terms),
+        )
+
+    @property
+    def _kept(self) -> tuple[int, int]:
+        """What of that the cache does not get, least and most."""
+        part, whole = self.cache_part
+        low, high = (max(0, left) for left in self._left)
+        return low - low * part // whole, high - high * part // whole
+
+    @property
+    def taken_bytes(self) -> tuple[int, int]:
+        """What the server takes with its cache, least and most."""
+        low, high = self.share_bytes
+        part, whole = self.cache_part
+        least = sum(term.low_bytes for term in self.terms) * (whole - part)
+        most = sum(term.high_bytes for term in self.terms) * (whole - part)
+        return (low * part + least) // whole, cdiv(high * part + most, whole)
+
+    @property
+    def room_bytes(self) -> tuple[int, int] | None:
+        """What stays free beside the cache, least and most; None where that is not known."""
+        if self.seen_bytes is None:
+            return None
+        kept = self._kept
+        # The share is one of what is seen: both are small, or both are large.
+        return (
+            self.seen_bytes[0] - self.share_bytes[0] + kept[0],
+            self.seen_bytes[1] - self.share_bytes[1] + kept[1],
+        )
+
+    def leaves_room(self, *, sure: bool) -> bool:
+        """Whether what lies beside the share has room, at its most (`sure`) or at its least."""
+        room = self.room_bytes
+        if room is None:
+            return True
+        if sure:
+            return sum(term.high_bytes for term in self.outside) <= min(room)
+        return sum(term.low_bytes for term in self.outside) <= max(room)

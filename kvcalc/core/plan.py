@@ -338,6 +338,8 @@ class CachePlan(Value, frozen=True, kw_only=True):
         max_model_len: the longest sequence; prompt and output together.
         max_sequences: the most sequences at once where the engine has so many places and no more;
             None where the cache alone decides.
+        max_running: the most sequences that it runs at once, where that bounds what is served and
+            not what it logs (max_num_seqs of vLLM); None: see max_sequences.
         reuse_tokens: a shared prefix is reused in multiples of so many tokens; None where none is.
         report: how units become the figures that the engine logs.
         weighs_groups: in those, a group's units count as much as they are wide beside the first's.
@@ -364,6 +366,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     split: Split
     max_model_len: Positive
     max_sequences: Positive | None = None
+    max_running: Positive | None = None
     reuse_tokens: Positive | None = None
     report: Report = "exact"
     weighs_groups: bool = False
@@ -382,6 +385,12 @@ class CachePlan(Value, frozen=True, kw_only=True):
     def rank(self) -> Rank:
         """The rank that needs the most for one sequence of max_model_len: it binds."""
         return max(self.ranks, key=lambda r: r.bytes_needed(self.max_model_len))
+
+    @property
+    def places(self) -> int | None:
+        """The most sequences that run at once, whatever the cache holds; None for no limit."""
+        bounds = [n for n in (self.max_sequences, self.max_running) if n is not None]
+        return min(bounds, default=None)
 
     @property
     def num_gpus(self) -> int:
@@ -520,6 +529,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
             split="fungible",
             max_model_len=length,
             max_sequences=None,
+            max_running=None,
             reuse_tokens=None,
             report="exact",
             weighs_groups=False,

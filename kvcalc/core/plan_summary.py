@@ -271,8 +271,7 @@ def _too_much_on(plan: CachePlan, rank: Rank, given: int | None) -> Iterator[str
     )
     where = f" on {rank.name}" if len(plan.ranks) > 1 else ""
     what = "blocks" if plan.block_size or plan.split != "fixed" else "cells"
-    apart = plan.split == "tokens"  # there, the budget does not pay for what the settings fix
-    if given is not None and not rank.on_host and fixed > given and not apart:
+    if given is not None and not rank.on_host and fixed > given:
         yield (
             f"the {what} that are set come to {format_count(fixed)} B{where}, more than the"
             f" {format_count(given)} B given: allocating them would fail"

@@ -12,8 +12,17 @@ from typing import NamedTuple
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.memory import MemoryBudget, Term, gib_term
+from kvcalc.core.units import format_bytes
 
-__all__ = ["Visible", "context_term", "named_card", "visible", "whole_card"]
+__all__ = [
+    "DRIVER_CONTEXT",
+    "Visible",
+    "context_term",
+    "left_free",
+    "named_card",
+    "visible",
+    "whole_card",
+]
 
 _GIB = 2**30
 
@@ -53,6 +62,10 @@ _KEPT = ((0.25, 0.002), (0.45, 0.006))
 """What the driver keeps of other cards, least and most: GiB, and a part of the memory."""
 
 _KEPT_BY_HIP = 0.5
+
+DRIVER_CONTEXT = (0.25, 1.05)
+"""GiB that a process has taken of a CUDA card before it loads anything: the driver's context, as
+starts of SGLang in public logs print what is free by then (tests/engines/sglang/starts.tsv)."""
 
 
 class Visible(NamedTuple):
@@ -119,24 +132,40 @@ def _measured(gpu: GpuSpec, what: str) -> Visible:
     return Visible(low, high, f"{what} {gpu.name}")
 
 
+def left_free(gpu: GpuSpec, free_bytes: int | None) -> Visible:
+    """Return what a server finds free of a card: all that is seen, or what others leave of it.
+
+    Args:
+        gpu: the card.
+        free_bytes: what is free before the server starts; None where it is alone.
+    """
+    seen = visible(gpu)
+    if free_bytes is None:
+        return seen
+    low, high = min(seen.low_bytes, free_bytes), min(seen.high_bytes, free_bytes)
+    return Visible(low, high, f"the {format_bytes(free_bytes)} that others leave free")
+
+
 def whole_card(
     gpu: GpuSpec,
     said: str,
     terms: tuple[Term, ...],
     *,
+    free_bytes: int | None = None,
     outside: tuple[Term, ...] = (),
     part: Fraction = Fraction(1),
 ) -> MemoryBudget:
-    """Return the budget of an engine that may have all of what the runtime sees.
+    """Return the budget of an engine that may have all of what is free.
 
     Args:
         gpu: the card.
         said: what of it the cache gets, in words, behind the name of the memory.
         terms: what is taken before the cache.
+        free_bytes: what is free before the server starts; None where it is alone.
         outside: what is taken beside.
         part: what the cache gets of the rest.
     """
-    seen = visible(gpu)
+    seen = left_free(gpu, free_bytes)
     return MemoryBudget(
         total_bytes=gpu.memory_bytes,
         share_bytes=(seen.low_bytes, seen.high_bytes),
@@ -144,6 +173,7 @@ def whole_card(
         terms=terms,
         outside=outside,
         cache_part=(part.numerator, part.denominator),
+        seen_bytes=(seen.low_bytes, seen.high_bytes),
     )
 
 

@@ -13,7 +13,16 @@ from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 
-__all__ = ["ALIASES", "ENGINES", "Engine", "budgets", "known", "plan", "start_up_log"]
+__all__ = [
+    "ALIASES",
+    "ENGINES",
+    "Engine",
+    "budgets",
+    "known",
+    "plan",
+    "shares_out",
+    "start_up_log",
+]
 
 ENGINES = {
     "none": "kvcalc.engines.none",
@@ -118,7 +127,11 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
 
 
 def budgets(
-    model: ModelSpec, deployment: Deployment, plan: CachePlan, weights: tuple[Term, ...]
+    model: ModelSpec,
+    deployment: Deployment,
+    plan: CachePlan,
+    weights: tuple[Term, ...],
+    free_bytes: int | None = None,
 ) -> tuple[MemoryBudget, ...]:
     """Return how the plan's engine shares out the memory of one GPU of each of the plan's ranks.
 
@@ -128,6 +141,7 @@ def budgets(
         plan: of both.
         weights: one term a rank, in the order of the plan's: the weights that lie on one of its
             GPUs, a draft's included.
+        free_bytes: what is free of each card before the engine starts; None where it is alone.
 
     Raises:
         UnsupportedError: an engine whose budget is not modelled, or a deployment without a card.
@@ -140,8 +154,13 @@ def budgets(
             hint=f"known for {', '.join(_BUDGETS)}; or give the cache's memory itself",
         )
     module = import_module(_BUDGETS[engine])
-    found: tuple[MemoryBudget, ...] = module.budgets(model, deployment, plan, weights)
+    found: tuple[MemoryBudget, ...] = module.budgets(model, deployment, plan, weights, free_bytes)
     return found
+
+
+def shares_out(engine: str) -> bool:
+    """Whether what an engine leaves of a card for the cache is modelled (see `budgets`)."""
+    return known(engine) in _BUDGETS
 
 
 def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]:

@@ -23,9 +23,20 @@ _CONTEXT, _CONTEXT_SHARED = (0.2, 0.8), (0.0, 0.3)
 
 
 def budgets(
-    model: ModelSpec, deployment: Deployment, plan: CachePlan, weights: tuple[Term, ...]
+    model: ModelSpec,
+    deployment: Deployment,
+    plan: CachePlan,
+    weights: tuple[Term, ...],
+    free_bytes: int | None = None,
 ) -> tuple[MemoryBudget, ...]:
     """Return the memory of each device of a plan.
+
+    Args:
+        model: as published.
+        deployment: as asked for; it must name the card.
+        plan: of both.
+        weights: one term a rank.
+        free_bytes: what is free of the card before the engine starts; None where it is alone.
 
     Raises:
         UnsupportedError: no card is named.
@@ -45,5 +56,6 @@ def budgets(
         context_term(gpu, _CONTEXT, _CONTEXT_SHARED),
     )
     return tuple(
-        whole_card(gpu, ": the engine takes what it needs", (weight, *terms)) for weight in weights
+        whole_card(gpu, ": the engine takes what it needs", (weight, *terms), free_bytes=free_bytes)
+        for weight in weights
     )

@@ -6,27 +6,30 @@ the compute buffers must leave a margin of the free memory. The context's size i
 
 from __future__ import annotations
 
-import msgspec
+from itertools import repeat
 
-from kvcalc.core.deployment import MAX_BYTES, Deployment
+from kvcalc.core.deployment import MAX_BYTES, Deployment, GpuSpec
 from kvcalc.core.memory import MemoryBudget, Term, require_ranks
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import CachePlan
-from kvcalc.core.visible import context_term, named_card, visible
+from kvcalc.core.plan import CachePlan, Rank
+from kvcalc.core.units import format_bytes
+from kvcalc.core.visible import context_term, left_free, named_card
 from kvcalc.core.widths import widths_of
 from kvcalc.engines.llamacpp.compute import compute_buffer
-from kvcalc.engines.llamacpp.settings import Settings, resolve
+from kvcalc.engines.llamacpp.settings import MARGIN, Settings, resolve
 
 __all__ = ["budgets"]
 
-_MARGIN = 1024 * 2**20
-"""fit_target: what is left free on a device."""
 _CONTEXT, _CONTEXT_SHARED = (0.2, 0.6), (0.0, 0.3)
 _FLOAT32 = 4
 
 
 def budgets(
-    model: ModelSpec, deployment: Deployment, plan: CachePlan, weights: tuple[Term, ...]
+    model: ModelSpec,
+    deployment: Deployment,
+    plan: CachePlan,
+    weights: tuple[Term, ...],
+    free_bytes: int | None = None,
 ) -> tuple[MemoryBudget, ...]:
     """Return the memory of each device of the plan.
 
@@ -35,6 +38,7 @@ def budgets(
         deployment: as asked for; it must name the card.
         plan: of both.
         weights: one term a device.
+        free_bytes: what is free of the card before the server starts; None where it is alone.
 
     Raises:
         UnsupportedError: no card is named.
@@ -43,23 +47,40 @@ def budgets(
     require_ranks(weights, len(plan.ranks))
     gpu = named_card(deployment)
     settings = resolve(model, deployment, [])
-    seen = visible(gpu)
-    margin = _MARGIN if settings.fits else 0
-    share = max(0, seen.low_bytes - margin), max(0, seen.high_bytes - margin)
-    kept = f", less the margin of {_MARGIN // 2**20} MiB that fit leaves" if margin else ""
     inside = (
         _compute(model, settings),
         context_term(gpu, _CONTEXT, _CONTEXT_SHARED),
     )
-    device = MemoryBudget(
-        total_bytes=gpu.memory_bytes,
-        share_bytes=share,
-        share_source=f"all of {seen.what}{kept} (common/fit.cpp)",
-        terms=inside,
-    )
+    margins = iter(settings.margins if len(settings.margins) > 1 else repeat(*settings.margins))
     return tuple(
-        _host(weight) if rank.on_host else msgspec.structs.replace(device, terms=(weight, *inside))
-        for rank, weight in zip(plan.ranks, weights, strict=True)
+        _host(weight)
+        if rank.on_host
+        else _device(gpu, _free(settings, rank, free_bytes), (weight, *inside), kept)
+        for rank, weight, kept in zip(
+            plan.ranks,
+            weights,
+            (next(margins, MARGIN) if settings.fits else 0 for _ in plan.ranks),
+            strict=True,
+        )
+    )
+
+
+def _free(settings: Settings, rank: Rank, free_bytes: int | None) -> int | None:
+    """Return what is told to be free of a device: by itself, or of every card."""
+    told = settings.placing.free_told and rank.memory_bytes is not None
+    return rank.memory_bytes if told else free_bytes
+
+
+def _device(
+    gpu: GpuSpec, free_bytes: int | None, terms: tuple[Term, ...], margin: int
+) -> MemoryBudget:
+    seen = left_free(gpu, free_bytes)
+    kept = f", less the margin of {format_bytes(margin)} that fit leaves" if margin else ""
+    return MemoryBudget(
+        total_bytes=gpu.memory_bytes,
+        share_bytes=(max(0, seen.low_bytes - margin), max(0, seen.high_bytes - margin)),
+        share_source=f"all of {seen.what}{kept} (common/fit.cpp)",
+        terms=terms,
     )
 
 

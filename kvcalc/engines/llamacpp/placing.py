@@ -38,6 +38,7 @@ class Placing(NamedTuple):
         split_given: tensor_split was given.
         layers_given: a number of layers was given, or all.
         overrides: tensors that lie elsewhere than their layer.
+        free_told: `free` was told (device_memory), and is not all of the card.
     """
 
     shares: tuple[float, ...]
@@ -51,6 +52,7 @@ class Placing(NamedTuple):
     split_given: bool = False
     layers_given: bool = False
     overrides: tuple[Override, ...] = ()
+    free_told: bool = False
 
     def name(self, device: int) -> str:
         """Return what a device is called."""
@@ -112,6 +114,7 @@ def placing_of(deployment: Deployment, asked: Args) -> Placing:
         split_given=asked.given("tensor_split"),
         layers_given=asked.text("n_gpu_layers") not in (None, "auto", "-1"),
         overrides=overrides,
+        free_told=asked.given("device_memory"),
     )
 
 

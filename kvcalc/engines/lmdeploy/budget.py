@@ -26,7 +26,11 @@ _GRAPHS = (0.0, 2.0)
 
 
 def budgets(
-    model: ModelSpec, deployment: Deployment, plan: CachePlan, weights: tuple[Term, ...]
+    model: ModelSpec,
+    deployment: Deployment,
+    plan: CachePlan,
+    weights: tuple[Term, ...],
+    free_bytes: int | None = None,
 ) -> tuple[MemoryBudget, ...]:
     """Return the memory of one GPU of each of the plan's ranks.
 
@@ -35,6 +39,7 @@ def budgets(
         deployment: as asked for; it must name the card.
         plan: of both.
         weights: one term a rank.
+        free_bytes: what is free of the card before the server starts; None where it is alone.
 
     Raises:
         UnsupportedError: no card is named.
@@ -60,6 +65,7 @@ def budgets(
                 outside=(
                     gib_term("graphs", *_GRAPHS, "graphs and workspaces, in what the part leaves"),
                 ),
+                free_bytes=free_bytes,
                 part=part,
             )
         )

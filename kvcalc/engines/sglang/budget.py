@@ -13,18 +13,18 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.visible import named_card, visible
+from kvcalc.core.visible import DRIVER_CONTEXT, left_free, named_card
 from kvcalc.core.widths import is_multimodal
 from kvcalc.engines.sglang.families import is_latent
-from kvcalc.engines.sglang.memory import default_fraction
+from kvcalc.engines.sglang.memory import Reserve, default_fraction, reserved_mib
 from kvcalc.engines.sglang.settings import Settings, resolve
 from kvcalc.engines.sglang.version import NEWEST
 
 __all__ = ["BEFORE_WEIGHTS", "LEFT_BY_LOADING", "budgets", "fraction_of"]
 
-_GIB = 2**30
+_MIB, _GIB = 2**20, 2**30
 
-BEFORE_WEIGHTS = {"alone": (0.25, 1.05), "bus": (0.25, 1.0), "switched": (1.2, 2.6)}
+BEFORE_WEIGHTS = {"alone": DRIVER_CONTEXT, "bus": (0.25, 1.0), "switched": (1.2, 2.6)}
 """GiB that a rank has taken before it loads anything: the driver's context, NCCL and all-reduce
 buffers; alone, on cards that share a bus, or on switched ones (Hopper and later, data centre)."""
 
@@ -44,7 +44,11 @@ _OLDER_SPREAD = Fraction("0.03")
 
 
 def budgets(
-    model: ModelSpec, deployment: Deployment, plan: CachePlan, weights: tuple[Term, ...]
+    model: ModelSpec,
+    deployment: Deployment,
+    plan: CachePlan,
+    weights: tuple[Term, ...],
+    free_bytes: int | None = None,
 ) -> tuple[MemoryBudget, ...]:
     """Return the memory of one GPU of each of the plan's ranks.
 
@@ -53,6 +57,7 @@ def budgets(
         deployment: as asked for; it must name the card.
         plan: of both.
         weights: one term a rank, the draft's weights in it where there is one.
+        free_bytes: what is free of the card before the server starts; None where it is alone.
 
     Raises:
         UnsupportedError: no card is named, or SGLang's rules for it are not known.
@@ -61,13 +66,12 @@ def budgets(
     require_ranks(weights, len(plan.ranks))
     gpu = named_card(deployment)
     model, settings = resolve(model, deployment, [])
-    seen = visible(gpu)
+    seen = left_free(gpu, free_bytes)
     kind = _kind(settings)
     taken_low, taken_high = (int(gib * _GIB) for gib in BEFORE_WEIGHTS[kind])
     free = max(0, seen.low_bytes - taken_high), max(0, seen.high_bytes - taken_low)
     low, high, said = fraction_of(model, settings)
     share = int(free[0] * low), int(free[1] * high)
-    kept = tuple(sorted((int(free[0] * (1 - high)), int(free[1] * (1 - low)))))
     why = (
         f"mem_fraction_static {said} of what is free before the weights: {seen.what}, less what the"
         " ranks have taken by then (kv_cache_configurator.py, _profile_available_bytes)"
@@ -93,8 +97,9 @@ def budgets(
         Term(
             name="activation",
             low_bytes=0,
-            high_bytes=kept[1],
-            source="steps and CUDA graphs, in what mem_fraction_static keeps back",
+            high_bytes=reserved(settings, latent=is_latent(model)),
+            source="steps and CUDA graphs, in what mem_fraction_static keeps back: as much as the"
+            " default keeps for them (memory_hook.py, handle_gpu_memory_settings)",
         ),
     )
     return tuple(
@@ -104,8 +109,27 @@ def budgets(
             share_source=why,
             terms=(weight, *inside),
             outside=outside,
+            seen_bytes=(seen.low_bytes, seen.high_bytes),
         )
         for weight in weights
+    )
+
+
+def reserved(settings: Settings, *, latent: bool) -> int:
+    """Return the bytes that SGLang itself reckons with for steps and graphs."""
+    return int(reserved_mib(settings.card, _reserve(settings, latent)) * _MIB)
+
+
+def _reserve(settings: Settings, latent: bool) -> Reserve:
+    return Reserve(
+        tp=settings.tp,
+        pp=settings.pp,
+        chunk=settings.chunk,
+        attn_dp=settings.attn_dp,
+        graph_batch=settings.graph_batch,
+        max_requests=settings.max_requests,
+        latent=latent,
+        graphs=settings.graphs,
     )
 
 
@@ -120,21 +144,7 @@ def fraction_of(model: ModelSpec, settings: Settings) -> tuple[Fraction, Fractio
     if settings.mem_fraction is not None:
         given = Fraction(str(settings.mem_fraction))
         return given, given, str(settings.mem_fraction)
-    fraction = Fraction(
-        str(
-            default_fraction(
-                settings.card,
-                tp=settings.tp,
-                pp=settings.pp,
-                chunk=settings.chunk,
-                attn_dp=settings.attn_dp,
-                graph_batch=settings.graph_batch,
-                max_requests=settings.max_requests,
-                latent=is_latent(model),
-                graphs=settings.graphs,
-            )
-        )
-    )
+    fraction = Fraction(str(default_fraction(settings.card, _reserve(settings, is_latent(model)))))
     low = high = fraction
     said = f"{float(fraction)} (the default on {settings.card.name}"
     if settings.release != NEWEST:

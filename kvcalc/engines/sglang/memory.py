@@ -6,16 +6,20 @@ mem_cache/kv_cache_configurator.py (_profile_available_bytes).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.engines.sglang.card import Card
 
 __all__ = [
+    "Reserve",
     "cache_bytes",
     "default_chunk",
     "default_fraction",
     "default_graph_batch",
     "minimum_fraction",
     "prefill_graphs",
+    "reserved_mib",
 ]
 
 _GIB = 2**30
@@ -72,25 +76,10 @@ def prefill_graphs(tokens: int) -> int:
     return sum(1 for size in sizes if size <= tokens)
 
 
-def default_fraction(
-    card: Card,
-    *,
-    tp: int,
-    pp: int,
-    chunk: int,
-    attn_dp: int = 1,
-    graph_batch: int | None = None,
-    max_requests: int | None = None,
-    latent: bool = False,
-    graphs: bool = True,
-) -> float:
-    """Return mem_fraction_static where nothing is said: memory for weights and cache.
+class Reserve(NamedTuple):
+    """What decides how much is kept back for steps and CUDA graphs.
 
-    What is kept back is 512 MiB, 1.5 MiB for each token of a chunk (at least 2,048 of them), 1 GiB
-    for eight ranks, and what CUDA graphs take; at least 10 GiB on a card of more than 60 GiB.
-
-    Args:
-        card: its memory decides.
+    Attributes:
         tp: tensor parallel size.
         pp: pipeline parallel size.
         chunk: chunked_prefill_size.
@@ -100,20 +89,45 @@ def default_fraction(
         latent: the model is MLA.
         graphs: CUDA graphs are captured.
     """
-    batch = default_graph_batch(card, tp) if graph_batch is None else graph_batch
-    if graph_batch is None and max_requests is not None:
-        batch = min(batch, max_requests)
-    reserved = 512 + max(chunk, 2048) * 1.5 + tp * pp / 8 * 1024
-    if graphs:
-        reserved += batch * 2
-        if attn_dp > 1:
-            reserved += batch * attn_dp * 3
-            if batch > _CROWDED:
-                reserved += batch * attn_dp * 1.5
-        if latent:
-            reserved += _LATENT_GRAPHS_MIB
-        else:
-            reserved += prefill_graphs(chunk) * _MIB_A_GRAPH
+
+    tp: int
+    pp: int
+    chunk: int
+    attn_dp: int = 1
+    graph_batch: int | None = None
+    max_requests: int | None = None
+    latent: bool = False
+    graphs: bool = True
+
+
+def reserved_mib(card: Card, asked: Reserve) -> float:
+    """Return the MiB that steps and graphs are reckoned to take.
+
+    512 MiB, 1.5 MiB for each token of a chunk (at least 2,048 of them), 1 GiB for eight ranks, and
+    what CUDA graphs take.
+    """
+    batch, chunk, attn_dp = asked.graph_batch, asked.chunk, asked.attn_dp
+    if batch is None:
+        batch = default_graph_batch(card, asked.tp)
+        if asked.max_requests is not None:
+            batch = min(batch, asked.max_requests)
+    reserved = 512 + max(chunk, 2048) * 1.5 + asked.tp * asked.pp / 8 * 1024
+    if not asked.graphs:
+        return reserved
+    reserved += batch * 2
+    if attn_dp > 1:
+        reserved += batch * attn_dp * 3
+        if batch > _CROWDED:
+            reserved += batch * attn_dp * 1.5
+    return reserved + (_LATENT_GRAPHS_MIB if asked.latent else prefill_graphs(chunk) * _MIB_A_GRAPH)
+
+
+def default_fraction(card: Card, asked: Reserve) -> float:
+    """Return mem_fraction_static where nothing is said: memory for weights and cache.
+
+    What is kept back is `reserved_mib`; at least 10 GiB on a card of more than 60 GiB.
+    """
+    reserved = reserved_mib(card, asked)
     if card.memory_mib > _FLOOR_FROM:
         reserved = max(reserved, _FLOOR)
     return round((card.memory_mib - reserved) / card.memory_mib, 3)

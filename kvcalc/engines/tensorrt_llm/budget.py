@@ -28,7 +28,11 @@ _TOWER = (0.0, 6.0)
 
 
 def budgets(
-    model: ModelSpec, deployment: Deployment, plan: CachePlan, weights: tuple[Term, ...]
+    model: ModelSpec,
+    deployment: Deployment,
+    plan: CachePlan,
+    weights: tuple[Term, ...],
+    free_bytes: int | None = None,
 ) -> tuple[MemoryBudget, ...]:
     """Return the memory of one GPU of each of the plan's ranks.
 
@@ -37,6 +41,7 @@ def budgets(
         deployment: as asked for; it must name the card.
         plan: of both.
         weights: one term a rank.
+        free_bytes: what is free of the card before the server starts; None where it is alone.
 
     Raises:
         UnsupportedError: no card is named.
@@ -73,6 +78,7 @@ def budgets(
             f"; the cache gets free_gpu_memory_fraction {settings.fraction} of what is free at the"
             " peak of the estimation run",
             (weight, *_states(rank), *terms),
+            free_bytes=free_bytes,
             outside=outside,
             part=part,
         )

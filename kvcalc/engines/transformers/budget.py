@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import msgspec
+
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
@@ -27,7 +29,11 @@ _CONTEXT = (0.3, 1.0)
 
 
 def budgets(
-    model: ModelSpec, deployment: Deployment, plan: CachePlan, weights: tuple[Term, ...]
+    model: ModelSpec,
+    deployment: Deployment,
+    plan: CachePlan,
+    weights: tuple[Term, ...],
+    free_bytes: int | None = None,
 ) -> tuple[MemoryBudget, ...]:
     """Return the memory of one GPU of each of the plan's ranks.
 
@@ -39,6 +45,7 @@ def budgets(
         deployment: as asked for; it must name the card.
         plan: of both.
         weights: one term a rank.
+        free_bytes: what is free of the card before the server starts; None where it is alone.
 
     Raises:
         UnsupportedError: no card is named.
@@ -58,7 +65,15 @@ def budgets(
             what += f" ({float(_BATCHED_LEAST)} with logits processors)"
     else:
         terms = (context, _step(model, settings))
-    return tuple(whole_card(gpu, f"; {what}", (weight, *terms), part=part) for weight in weights)
+    if settings.cache != "paged":
+        return tuple(
+            whole_card(gpu, f"; {what}", (weight, *terms), free_bytes=free_bytes)
+            for weight in weights
+        )
+    # PagedAttentionMemoryHandler takes what this process has from the card's total: what others
+    # hold counts as free, and allocating it fails.
+    found = (whole_card(gpu, f"; {what}", (weight, *terms), part=part) for weight in weights)
+    return tuple(msgspec.structs.replace(one, free_bytes=free_bytes) for one in found)
 
 
 def _step(model: ModelSpec, settings: Settings) -> Term:

@@ -12,10 +12,10 @@ from math import ceil
 
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.memory import MemoryBudget, Term, TermName, require_ranks
+from kvcalc.core.memory import MemoryBudget, Term, TermName, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.visible import Visible, named_card, visible
+from kvcalc.core.visible import DRIVER_CONTEXT, Visible, named_card, visible
 from kvcalc.core.widths import Span, Widths, widths_of
 from kvcalc.engines.vllm.lora import adapters
 from kvcalc.engines.vllm.profile import (
@@ -38,7 +38,11 @@ _MEASURED = "starts in public logs (tests/engines/vllm/starts.tsv)"
 
 
 def budgets(
-    model: ModelSpec, deployment: Deployment, plan: CachePlan, weights: tuple[Term, ...]
+    model: ModelSpec,
+    deployment: Deployment,
+    plan: CachePlan,
+    weights: tuple[Term, ...],
+    free_bytes: int | None = None,
 ) -> tuple[MemoryBudget, ...]:
     """Return the memory of one GPU of each of the plan's ranks.
 
@@ -47,6 +51,7 @@ def budgets(
         deployment: as asked for; it must name the card.
         plan: of both.
         weights: one term a rank, the draft's weights in it where there is one.
+        free_bytes: what is free of the card before the server starts; None where it is alone.
 
     Raises:
         UnsupportedError: no card is named, or vLLM's rules for it are not known.
@@ -87,7 +92,9 @@ def budgets(
                 share_bytes=share,
                 share_source=why,
                 terms=terms,
-                outside=outside,
+                outside=(_context_before(gpu), *outside),
+                seen_bytes=(seen.low_bytes, seen.high_bytes),
+                free_bytes=free_bytes,
             )
         )
     return tuple(found)
@@ -161,6 +168,14 @@ def _graphs(settings: Settings, deployment: Deployment, gpu: GpuSpec) -> tuple[T
         else "captured after the cache is made: this release does not count them"
     )
     return (_term("graphs", graphs(gpu.memory_bytes), f"{counted}; {_MEASURED}"),)
+
+
+def _context_before(gpu: GpuSpec) -> Term:
+    """What the process itself has taken when the share is checked against what is free."""
+    span = (0.0, 0.0) if gpu.memory_kind == "unified" else DRIVER_CONTEXT
+    return gib_term(
+        "context", *span, "the driver's context, which is there before the share is checked"
+    )
 
 
 def _term(name: TermName, span: Span, source: str) -> Term:

@@ -114,6 +114,7 @@ def plan_v0(
         ranks=ranks,
         split="one_pool",
         max_model_len=settings.max_model_len,
+        max_running=deployment.max_num_seqs or _DEFAULT_SEQS,
         reuse_tokens=block if deployment.enable_prefix_caching else None,
         report="tokens",
         check_spares_reserved=False,

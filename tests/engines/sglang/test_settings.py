@@ -14,7 +14,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Pool
 from kvcalc.engines.sglang.card import Card
 from kvcalc.engines.sglang.families import EXTRA_BUFFER
-from kvcalc.engines.sglang.memory import cache_bytes, default_chunk, default_fraction
+from kvcalc.engines.sglang.memory import Reserve, cache_bytes, default_chunk, default_fraction
 from kvcalc.engines.sglang.requests import requests_at_once, table_bytes
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
@@ -389,8 +389,10 @@ def test_default_fraction() -> None:
     memory = 85_520_809_984 / 2**20
 
     assert default_chunk(_H100) == 8192
-    assert default_fraction(_H100, tp=1, pp=1, chunk=8192) == round(1 - reserved / memory, 3)
-    eager = default_fraction(_H100, tp=1, pp=1, chunk=2048, graphs=False)
+    assert default_fraction(_H100, Reserve(tp=1, pp=1, chunk=8192)) == round(
+        1 - reserved / memory, 3
+    )
+    eager = default_fraction(_H100, Reserve(tp=1, pp=1, chunk=2048, graphs=False))
     assert eager == round(1 - 10 * 1024 / memory, 3)
 
 
