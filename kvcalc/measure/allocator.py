@@ -11,13 +11,23 @@ Source of the rules: pytorch `c10/cuda/CUDACachingAllocator.cpp`, as of 2.13.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Any
 
 from kvcalc.core.errors import InvalidValueError, UnavailableError
 from kvcalc.core.lengths import whole_number
 from kvcalc.core.units import round_up
+from kvcalc.measure.allocator_blocks import (
+    Block,
+    FreeBlocks,
+    Pool,
+    cut,
+    first_of,
+    free_in_row,
+    inactive_split,
+    merge,
+    room,
+)
 from kvcalc.measure.allocator_stats import Stats
 from kvcalc.measure.oom_text import oom_text
 
@@ -32,68 +42,10 @@ LARGE_SEGMENT = 20 * 2**20
 ROUND_LARGE = 2 * 2**20
 
 _FIRST_ADDRESS = 0x7F00_0000_0000
-_Pool = tuple[int, int]
 
 
 class SyntheticOutOfMemoryError(UnavailableError):
     """The synthetic allocator has no room; the message is worded as PyTorch's own."""
-
-
-class _Block:
-    """A piece of a segment, linked to its neighbours in it."""
-
-    __slots__ = (
-        *("address", "expandable", "following", "mapped", "owner", "previous", "requested"),
-        *("size", "state", "stream", "users"),
-    )
-
-    def __init__(self, address: int, size: int, stream: int, owner: _Free) -> None:
-        self.address = address
-        self.size = size
-        self.stream = stream
-        self.owner = owner
-        self.requested = 0
-        self.state = "inactive"
-        self.mapped = True
-        self.expandable = False
-        self.users: set[int] = set()
-        self.previous: _Block | None = None
-        self.following: _Block | None = None
-
-    @property
-    def free(self) -> bool:
-        return self.state == "inactive"
-
-    @property
-    def split(self) -> bool:
-        return self.previous is not None or self.following is not None
-
-
-class _Free:
-    """The free blocks of one pool and class, the smallest of a stream first."""
-
-    def __init__(self, pool: _Pool, small: bool) -> None:
-        self.pool = pool
-        self.small = small
-        self.keys: list[tuple[int, int, int]] = []
-        self.blocks: dict[int, _Block] = {}
-
-    def add(self, block: _Block) -> None:
-        insort(self.keys, (block.stream, block.size, block.address))
-        self.blocks[block.address] = block
-
-    def remove(self, block: _Block) -> None:
-        key = (block.stream, block.size, block.address)
-        del self.keys[bisect_left(self.keys, key)]
-        del self.blocks[block.address]
-
-    def from_size(self, stream: int, size: int) -> Iterator[_Block]:
-        """Yield the stream's blocks of at least a size, the smallest first."""
-        for at in range(bisect_left(self.keys, (stream, size, 0)), len(self.keys)):
-            found, _, address = self.keys[at]
-            if found != stream:
-                return
-            yield self.blocks[address]
 
 
 class SyntheticAllocator:
@@ -133,15 +85,15 @@ class SyntheticAllocator:
         self.max_split_size = max_split_size
         self.expandable = expandable
         self.allowed_bytes = allowed_bytes
-        self._pools: dict[tuple[_Pool, bool], _Free] = {}
-        self._heads: dict[int, _Block] = {}
-        self._live: dict[int, _Block] = {}
+        self._pools: dict[tuple[Pool, bool], FreeBlocks] = {}
+        self._heads: dict[int, Block] = {}
+        self._live: dict[int, Block] = {}
         self._next = _FIRST_ADDRESS
         self._stats = Stats(max_split_size)
 
     # ------------------------------------------------------------------ asking
 
-    def alloc(self, size: int, stream: int = 0, pool: _Pool = (0, 0)) -> int:
+    def alloc(self, size: int, stream: int = 0, pool: Pool = (0, 0)) -> int:
         """Allocate and return the address.
 
         Args:
@@ -165,7 +117,7 @@ class SyntheticAllocator:
         )
         if block is None:
             self._stats.num_ooms += 1
-            raise SyntheticOutOfMemoryError(self._text(size))
+            raise SyntheticOutOfMemoryError(self._text(_from_device(rounded)))
         self._take(block, rounded, size)
         return block.address
 
@@ -178,7 +130,8 @@ class SyntheticAllocator:
         block = self._live.pop(address, None)
         if block is None:
             raise InvalidValueError(f"nothing is allocated at {address:#x}")
-        self._stats.freed(block.size, block.requested, small=block.owner.small)
+        oversize = self._oversize(block.size)
+        self._stats.freed(block.size, small=block.owner.small, oversize=oversize)
         if block.users:
             block.state = "active_awaiting_free"
             self._live[~address] = block  # no longer found by its address
@@ -186,8 +139,14 @@ class SyntheticAllocator:
             self._release(block)
 
     def record_stream(self, address: int, stream: int) -> None:
-        """Say that another stream uses the block too."""
-        block = self._live[address]
+        """Say that another stream uses the block too.
+
+        Raises:
+            InvalidValueError: nothing is allocated there.
+        """
+        block = self._live.get(address)
+        if block is None:
+            raise InvalidValueError(f"nothing is allocated at {address:#x}")
         if stream != block.stream:
             block.users.add(stream)
 
@@ -242,11 +201,11 @@ class SyntheticAllocator:
             "external_annotations": [],
         }
 
-    def _runs(self) -> Iterator[list[_Block]]:
+    def _runs(self) -> Iterator[list[Block]]:
         """Yield the blocks of each segment; of an expandable one, each mapped stretch."""
         for _, head in sorted(self._heads.items()):
-            run: list[_Block] = []
-            block: _Block | None = head
+            run: list[Block] = []
+            block: Block | None = head
             while block is not None:
                 if block.mapped:
                     run.append(block)
@@ -257,7 +216,7 @@ class SyntheticAllocator:
             if run:
                 yield run
 
-    def _segment(self, run: list[_Block]) -> dict[str, Any]:
+    def _segment(self, run: list[Block]) -> dict[str, Any]:
         first = run[0]
         active = [b for b in run if not b.free]
         return {
@@ -286,13 +245,22 @@ class SyntheticAllocator:
 
     # ------------------------------------------------------------------ rules
 
-    def _owner(self, pool: _Pool, small: bool) -> _Free:
-        return self._pools.setdefault((pool, small), _Free(pool, small))
+    def _owner(self, pool: Pool, small: bool) -> FreeBlocks:
+        return self._pools.setdefault((pool, small), FreeBlocks(pool, small))
 
-    def _reuse(self, owner: _Free, size: int, stream: int) -> _Block | None:
-        """Find the smallest free block that serves; oversize ones only for requests near them."""
+    def _reuse(self, owner: FreeBlocks, size: int, stream: int) -> Block | None:
+        """Find the smallest free block that serves; oversize ones only for requests near them.
+
+        One that can still grow counts as large as it can become.
+        """
         limit = self.max_split_size
-        block = next(owner.from_size(stream, size), None)
+        block = None
+        for other in owner.from_size(stream, size):
+            if block is not None and room(other) >= room(block):
+                break
+            block = other
+            if not self.expandable:
+                break
         if block is None or limit is None:
             return block
         if size < limit <= block.size:
@@ -301,54 +269,64 @@ class SyntheticAllocator:
             return None
         return block
 
-    def _grow(self, owner: _Free, size: int, stream: int) -> _Block | None:
+    def _grow(self, owner: FreeBlocks, size: int, stream: int) -> Block | None:
         """Take a new segment from the device, or more of an expandable one."""
+        total = _from_device(size)
+        if self.allowed_bytes is not None and self.reserved_bytes + total > self.allowed_bytes:
+            return None
         if self.expandable:
             return self._expand(owner, size, stream)
-        if size <= SMALL_SIZE:
-            total = SMALL_SEGMENT
-        elif size < MIN_LARGE_ALLOCATION:
-            total = LARGE_SEGMENT
-        else:
-            total = round_up(size, ROUND_LARGE)
-        if not self._device_has(total):
+        if total > self.mem_get_info()[0]:
             return None
-        block = _Block(self._next, total, stream, owner)
+        block = Block(self._next, total, stream, owner)
         self._next += round_up(total, ROUND_LARGE)
         self._heads[block.address] = block
         owner.add(block)
         self._stats.segment(total, small=owner.small, oversize=self._oversize(total))
         return block
 
-    def _retry(self, owner: _Free, size: int, stream: int) -> _Block | None:
-        """Hand back what can be handed back, and try once more."""
+    def _retry(self, owner: FreeBlocks, size: int, stream: int) -> Block | None:
+        """Hand back what must be, then what can be, and ask the device once more after each."""
+        if self.max_split_size is not None and self._return_oversize(owner, size, stream):
+            block = self._grow(owner, size, stream)
+            if block is not None:
+                return block
         self.empty_cache()
         self._stats.num_alloc_retries += 1
-        return self._reuse(owner, size, stream) or self._grow(owner, size, stream)
+        return self._grow(owner, size, stream)
 
-    def _device_has(self, size: int) -> bool:
-        allowed = self.allowed_bytes
-        if allowed is not None and self.reserved_bytes + size > allowed:
-            return False
-        return size <= self.mem_get_info()[0]
+    def _return_oversize(self, owner: FreeBlocks, size: int, stream: int) -> bool:
+        """Hand back one free oversize block of the size, else the largest until they add up."""
+        least = max(size, self.max_split_size or 0)
+        one = next(owner.from_size(stream, least), None)
+        if one is not None:
+            self._return(one)
+            return True
+        returned = 0
+        for block in reversed(list(owner.from_size(stream, self.max_split_size or 0))):
+            if returned >= least:
+                break
+            returned += block.size
+            self._return(block)
+        return returned >= least
 
     def _oversize(self, size: int) -> bool:
         return self.max_split_size is not None and size >= self.max_split_size
 
-    def _splits(self, block: _Block, size: int) -> bool:
+    def _splits(self, block: Block, size: int) -> bool:
         rest = block.size - size
         if block.owner.small or self.expandable:
             return rest >= MIN_BLOCK
         return rest > SMALL_SIZE and not self._oversize(size)
 
-    def _take(self, block: _Block, size: int, requested: int) -> None:
+    def _take(self, block: Block, size: int, requested: int) -> None:
         block.owner.remove(block)
-        before = _inactive_split(block)
+        before = inactive_split(block)
         rest = None
         if self._splits(block, size):
-            rest = self._cut(block, size)
+            rest = cut(block, size)
             block.owner.add(rest)
-        after = _inactive_split(rest)
+        after = inactive_split(rest)
         block.state = "active_allocated"
         block.requested = requested
         self._live[block.address] = block
@@ -356,55 +334,22 @@ class SyntheticAllocator:
         self._stats.inactive(after - before, bool(after) - bool(before), small=small)
         self._stats.taken(block.size, requested, small=small, oversize=self._oversize(block.size))
 
-    def _cut(self, block: _Block, size: int) -> _Block:
-        """Cut a block after `size` bytes and return the rest."""
-        rest = _Block(block.address + size, block.size - size, block.stream, block.owner)
-        rest.mapped, rest.expandable, rest.state = block.mapped, block.expandable, block.state
-        rest.previous, rest.following = block, block.following
-        if rest.following is not None:
-            rest.following.previous = rest
-        block.following = rest
-        block.size = size
-        return rest
-
-    def _release(self, block: _Block) -> None:
+    def _release(self, block: Block) -> None:
         """Make a block free and merge it with free neighbours."""
-        small, size = block.owner.small, block.size
+        small, size, requested = block.owner.small, block.size, block.requested
         block.state = "inactive"
         before = count = 0
         for side in (block.previous, block.following):
             if side is not None and side.free and side.mapped:
-                before += _inactive_split(side)
-                count += bool(_inactive_split(side))
-        block = self._merge(block)
+                before += inactive_split(side)
+                count += bool(inactive_split(side))
+        block = merge(block)
         block.owner.add(block)
-        after = _inactive_split(block)
+        after = inactive_split(block)
         self._stats.inactive(after - before, bool(after) - count, small=small)
-        self._stats.idle(size, small=small, oversize=self._oversize(size))
+        self._stats.idle(size, requested, small=small)
 
-    def _merge(self, block: _Block) -> _Block:
-        """Join a free block, which is in no list, with the neighbours of its kind."""
-        previous = block.previous
-        if previous is not None and previous.free and previous.mapped == block.mapped:
-            if previous.mapped:
-                previous.owner.remove(previous)
-            block = self._join(previous, block)
-        following = block.following
-        if following is not None and following.free and following.mapped == block.mapped:
-            if following.mapped:
-                following.owner.remove(following)
-            block = self._join(block, following)
-        return block
-
-    @staticmethod
-    def _join(left: _Block, right: _Block) -> _Block:
-        left.size += right.size
-        left.following = right.following
-        if left.following is not None:
-            left.following.previous = left
-        return left
-
-    def _return(self, block: _Block) -> None:
+    def _return(self, block: Block) -> None:
         """Hand a whole free segment back to the device."""
         block.owner.remove(block)
         del self._heads[block.address]
@@ -413,83 +358,98 @@ class SyntheticAllocator:
 
     # ------------------------------------------------------------------ expandable segments
 
-    def _expand(self, owner: _Free, size: int, stream: int) -> _Block | None:
-        """Map more of the stream's range, behind a free block where there is one."""
-        place = self._place(owner, size, stream)
-        first = place
-        if place.previous is not None and place.previous.free:
-            first = place.previous
-        missing = size - (first.size if first is not place else 0)
-        step = SMALL_SEGMENT if owner.small else LARGE_SEGMENT
-        mapped = round_up(missing, step)
-        if not self._device_has(mapped):
-            return None
-        if mapped < place.size:
-            self._cut(place, mapped)
-        place.mapped = True
-        block = self._merge(place)
-        owner.add(block)
-        self._stats.mapped(mapped, small=owner.small)
+    def _expand(self, owner: FreeBlocks, size: int, stream: int) -> Block | None:
+        """Map more of a range, beginning in a free block where one lies before what is unmapped."""
+        block = self._place(owner, size, stream)
+        if not block.mapped:
+            mapped = self._map(block, min(block.size, size))
+            if mapped is None:
+                return None
+            block = mapped
+        while block.size < size:
+            following = block.following
+            missing = size - block.size
+            mapped = following and self._map(following, min(missing, following.size))
+            if mapped is None:
+                return None
+            block = mapped
         return block
 
-    def _place(self, owner: _Free, size: int, stream: int) -> _Block:
-        """Return the first unmapped stretch that is long enough, of a new range if need be."""
+    def _map(self, place: Block, size: int) -> Block | None:
+        """Map the beginning of an unmapped stretch; return the free block that it is part of."""
+        length = round_up(size, SMALL_SEGMENT if place.owner.small else LARGE_SEGMENT)
+        if length > self.mem_get_info()[0]:
+            return None
+        if length < place.size:
+            cut(place, length)
+        place.mapped = True
+        block = merge(place)
+        block.owner.add(block)
+        self._stats.mapped(length, small=block.owner.small)
+        return block
+
+    def _place(self, owner: FreeBlocks, size: int, stream: int) -> Block:
+        """Return where free and unmapped stretches in a row are long enough, else a new range."""
         for head in self._heads.values():
-            block: _Block | None = head if head.expandable and head.stream == stream else None
-            while block is not None:
-                if block.owner is owner and not block.mapped and block.size >= size:
-                    return block
+            block: Block | None = head
+            while block is not None and block.owner is owner and block.stream == stream:
+                if not block.mapped:
+                    before = block.previous
+                    start = before if before is not None and before.free else block
+                    if free_in_row(start, size):
+                        return start
                 block = block.following
         length = round_up(self.total_bytes + self.total_bytes // 8 + size, LARGE_SEGMENT)
-        start = round_up(self._next, LARGE_SEGMENT)
-        block = _Block(start, length, stream, owner)
-        block.expandable, block.mapped = True, False
-        self._heads[start] = block
-        self._next = start + length
-        return block
+        start = Block(round_up(self._next, LARGE_SEGMENT), length, stream, owner)
+        start.expandable, start.mapped = True, False
+        self._heads[start.address] = start
+        self._next = start.address + length
+        return start
 
-    def _unmap(self, block: _Block) -> None:
+    def _unmap(self, block: Block) -> None:
         """Hand back the whole pieces that a free block of an expandable segment covers."""
         step = SMALL_SEGMENT if block.owner.small else LARGE_SEGMENT
-        base = _head(block).address
+        base = first_of(block).address
         start = base + round_up(block.address - base, step)
         end = base + (block.address + block.size - base) // step * step
         if start >= end:
             return
         block.owner.remove(block)
         if block.address + block.size > end:
-            block.owner.add(self._cut(block, end - block.address))
+            block.owner.add(cut(block, end - block.address))
         if start > block.address:
-            rest = self._cut(block, start - block.address)
+            rest = cut(block, start - block.address)
             block.owner.add(block)
             block = rest
         block.mapped = False
-        self._merge(block)
         self._stats.mapped(start - end, small=block.owner.small)
+        if not merge(block).split:
+            del self._heads[base]
 
     def _text(self, asked: int) -> str:
-        private = sum(b.size for b in self._live.values() if b.owner.pool != (0, 0))
+        private = sum(
+            block.size
+            for (pool, _), owner in self._pools.items()
+            if pool != (0, 0)
+            for block in owner.blocks.values()
+        )  # what is free in them counts as allocated, since nobody else may have it
         return oom_text(
             asked_bytes=asked,
             device=self.device,
             capacity_bytes=self.total_bytes,
             free_bytes=self.mem_get_info()[0],
             process_bytes=self.reserved_bytes + self.other_bytes,
-            allocated_bytes=self.allocated_bytes,
-            unallocated_bytes=self.reserved_bytes - self.allocated_bytes,
+            allocated_bytes=self.allocated_bytes + private,
+            unallocated_bytes=self.reserved_bytes - self.allocated_bytes - private,
             private_bytes=private,
             allowed_bytes=self.allowed_bytes,
         )
 
 
-def _head(block: _Block) -> _Block:
-    while block.previous is not None:
-        block = block.previous
-    return block
-
-
-def _inactive_split(block: _Block | None) -> int:
-    """Bytes of a free piece of a split segment; PyTorch counts none in expandable ones."""
-    if block is None or not (block.free and block.split) or block.expandable:
-        return 0
-    return block.size
+def _from_device(size: int) -> int:
+    """Return the bytes that are asked of the device for a block that no hole holds."""
+    if size <= SMALL_SIZE:
+        return SMALL_SEGMENT
+    if size < MIN_LARGE_ALLOCATION:
+        return LARGE_SEGMENT
+    return round_up(size, ROUND_LARGE)

@@ -62,18 +62,17 @@ class Stats:
         if oversize:
             self._oversize["oversize_allocations"].change(1)
 
-    def freed(self, size: int, requested: int, *, small: bool) -> None:
+    def freed(self, size: int, *, small: bool, oversize: bool) -> None:
         """A block was given back; it may still wait for a stream."""
-        for metric, by in (("allocation", 1), ("allocated_bytes", size),
-                           ("requested_bytes", requested)):  # fmt: skip
-            self._change(metric, -by, small=small)
-
-    def idle(self, size: int, *, small: bool, oversize: bool) -> None:
-        """A block that was given back waits for nothing any more."""
-        self._change("active", -1, small=small)
-        self._change("active_bytes", -size, small=small)
+        self._change("allocation", -1, small=small)
+        self._change("allocated_bytes", -size, small=small)
         if oversize:
             self._oversize["oversize_allocations"].change(-1)
+
+    def idle(self, size: int, requested: int, *, small: bool) -> None:
+        """A block that was given back waits for nothing any more."""
+        for metric, by in (("active", 1), ("active_bytes", size), ("requested_bytes", requested)):
+            self._change(metric, -by, small=small)
 
     def inactive(self, size: int, count: int, *, small: bool) -> None:
         """The free pieces of split segments changed by so many bytes and pieces."""
