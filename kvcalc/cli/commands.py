@@ -10,6 +10,7 @@ COMMANDS = {
     "plan": "kvcalc.cli.plan",
     "capacity": "kvcalc.cli.capacity",
     "frag": "kvcalc.cli.frag",
+    "metrics": "kvcalc.cli.metrics",
     "layers": "kvcalc.cli.layers",
     "presets": "kvcalc.cli.presets",
     "gpus": "kvcalc.cli.gpus",

@@ -25,6 +25,7 @@ from kvcalc.core.results import (
     SequenceSize,
     StartUp,
 )
+from kvcalc.core.server_metrics import ServerMetrics
 from kvcalc.core.size import ModelSize
 from kvcalc.core.units import (
     UnitSystem,
@@ -37,6 +38,7 @@ from kvcalc.core.units import (
 from kvcalc.core.waste import WASTE_NAMES
 from kvcalc.report.blocks import Bar, Bars, Block, Code, Grid, Heading, Text
 from kvcalc.report.capacity import capacity_blocks
+from kvcalc.report.metrics import metrics_blocks
 
 __all__ = ["view"]
 
@@ -734,6 +736,7 @@ _VIEWS: dict[type, _View] = {
     Comparison: _comparisons,
     PlanSummary: _plans,
     CapacityAnswer: capacity_blocks,
+    ServerMetrics: metrics_blocks,
     Fragmentation: _each(_fragmentation),
     LayerMap: _each(_unsized(_layer_map)),
     LayerDiff: _each(_unsized(_layer_diff)),

@@ -22,6 +22,7 @@ from kvcalc.core.results import (
     PresetDetail,
     PresetSummary,
 )
+from kvcalc.core.server_metrics import ServerMetrics
 from kvcalc.models.preset_files import ModelFile
 
 __all__ = ["draft7", "schemas"]
@@ -34,6 +35,7 @@ _RESULTS = {
     "frag": Fragmentation,
     "plan": PlanSummary,
     "capacity": CapacityAnswer,
+    "metrics": ServerMetrics,
     "layers": LayerMap,
     "layers-diff": LayerDiff,
     "gpus": GpuSpec,

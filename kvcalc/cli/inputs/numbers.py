@@ -18,6 +18,7 @@ __all__ = [
     "number",
     "one_of",
     "over_policy",
+    "seconds",
     "size",
     "some_size",
     "switched",
@@ -104,6 +105,28 @@ def some_size(values: Values, name: str, what: str, example: str) -> int | None:
             where=values.places[name],
         )
     return found
+
+
+_LONGEST_WAIT = 3_600
+
+
+def seconds(values: Values, name: str, default: float) -> float:
+    """Read a time in seconds, up to an hour.
+
+    Raises:
+        InvalidValueError: no such time.
+    """
+    if values[name] is None:
+        return default
+    given = str(values[name]).strip()
+    plain = given.replace(".", "", 1)
+    if not (plain.isascii() and plain.isdigit() and 0 < float(given) <= _LONGEST_WAIT):
+        raise InvalidValueError(
+            f"{cut(given)!r} is no time above 0 and up to {_LONGEST_WAIT} s",
+            hint="write seconds, such as 5 or 0.5",
+            where=values.places[name],
+        )
+    return float(given)
 
 
 def size(values: Values, name: str, *, up: bool = False) -> int | None:

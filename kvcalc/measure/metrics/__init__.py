@@ -1,0 +1,181 @@
+"""Metrics pages of running servers: which engine's it is, its cache, its use, and the waste now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from kvcalc.core.errors import InputError
+from kvcalc.core.server_metrics import ServerMetrics, WasteNow
+from kvcalc.core.units import format_count, format_number_of, format_ratio
+from kvcalc.measure.metrics import llamacpp, sglang, tensorrt_llm, tgi, vllm
+from kvcalc.measure.metrics.series import Series
+from kvcalc.measure.prometheus import Page, Sample, parse
+from kvcalc.models.text import printable
+
+__all__ = ["Reading", "judged", "read_metrics"]
+
+_READERS: dict[str, Callable[[Series], list[ServerMetrics]]] = {
+    vllm.PREFIX: vllm.read,
+    sglang.PREFIX: sglang.read,
+    llamacpp.PREFIX: llamacpp.read,
+    tgi.PREFIX: tgi.read,
+    tensorrt_llm.PREFIX: tensorrt_llm.read,
+    tensorrt_llm.TRITON: tensorrt_llm.read,
+}
+"""Beginning of the names of an engine's metrics (`:` written as `_`) -> its reader."""
+
+_MOST_NAMES = 3
+
+
+class Reading(NamedTuple):
+    """What a page says.
+
+    Attributes:
+        servers: one entry an engine process that the page tells of.
+        settings: of each, settings of the server that the page tells, in the engine's words.
+        warnings: lines that could not be read.
+    """
+
+    servers: tuple[ServerMetrics, ...]
+    settings: tuple[dict[str, str], ...]
+    warnings: tuple[str, ...]
+
+
+def read_metrics(text: str, *, strict: bool = False, where: str = "") -> Reading:
+    """Read a page.
+
+    Args:
+        text: the page.
+        strict: refuse a page with a line that is not in the format.
+        where: how errors name the page.
+
+    Raises:
+        InputError: no page in the format, or none of an engine that is known.
+    """
+    page = parse(text, strict=strict, where=where)
+    if not page.samples:
+        raise _no_page(text, page, where)
+    servers: list[ServerMetrics] = []
+    settings: list[dict[str, str]] = []
+    for prefix, reader in _READERS.items():
+        own = [sample for sample in page.samples if _has(sample, prefix)]
+        if not own:
+            continue
+        series = Series(own)
+        found = reader(series)
+        servers += found
+        settings += [
+            vllm.settings(series, one.replica) if one.engine == "vllm" else {} for one in found
+        ]
+    if not servers:
+        names = list(dict.fromkeys(sample.name for sample in page.samples))[:_MOST_NAMES]
+        raise InputError(
+            f"no metrics of an engine that is known, but {', '.join(map(printable, names))}, ...",
+            where=where,
+            hint="known: vLLM, SGLang, llama-server, TGI, TensorRT-LLM (trtllm-serve has it at"
+            " /prometheus/metrics)",
+        )
+    warnings = []
+    if page.fault_count:
+        first = page.faults[0]
+        warnings.append(
+            f"{format_number_of(page.fault_count, 'line')} could not be read; the first is line"
+            f" {first.line}: {first.message}"
+        )
+    return Reading(tuple(servers), tuple(settings), tuple(warnings))
+
+
+def _has(sample: Sample, prefix: str) -> bool:
+    return sample.name.replace(":", "_").startswith(prefix)
+
+
+def _no_page(text: str, page: Page, where: str) -> InputError:
+    start = text.lstrip()[:1]
+    if start == "<":
+        message, hint = "a web page, not metrics", "the page of metrics is at /metrics"
+    elif start in ("{", "["):
+        message, hint = "JSON, not metrics", "trtllm-serve has them at /prometheus/metrics"
+    elif not text.strip():
+        message, hint = "nothing in it", "is the server started with its metrics?"
+    elif page.faults:
+        message = f"no metrics; line {page.faults[0].line}: {page.faults[0].message}"
+        hint = "give a page in Prometheus' text format"
+    else:
+        message, hint = "comments, and no metrics", "is the server started with its metrics?"
+    return InputError(message, where=where, hint=hint)
+
+
+def judged(server: ServerMetrics, running_tokens: int | None = None) -> ServerMetrics:
+    """Return a server with its waste now and the answer in a sentence.
+
+    Args:
+        server: as it was read, and compared where a model is named.
+        running_tokens: tokens of the requests that run, where the caller knows them.
+    """
+    waste = _waste(server, running_tokens)
+    server = msgspec.structs.replace(server, waste=waste)
+    return msgspec.structs.replace(server, verdict=" ".join(_said(server)))
+
+
+def _waste(server: ServerMetrics, given: int | None) -> WasteNow | None:
+    block, used, running = server.block_size, server.blocks_used, server.running
+    whole_blocks = server.block_tokens_are_capacity is not False
+    held = used * block if used is not None and block and whole_blocks else None
+    if held is None and server.engine in ("llama.cpp", "tgi"):
+        held = server.tokens_used
+    tail = None
+    if running is not None and block and whole_blocks:
+        most = running * (block - 1)
+        tail = (0, most if held is None else min(most, held))
+    idle = None if server.usage_ratio is None else 1 - server.usage_ratio
+    unused = held - given if held is not None and given is not None and given <= held else None
+    if held is None and tail is None and idle is None:
+        return None
+    return WasteNow(
+        held_tokens=held,
+        running_tokens=given,
+        unused_tokens=unused,
+        tail_tokens=tail,
+        idle_ratio=idle,
+    )
+
+
+def _said(server: ServerMetrics) -> Sequence[str]:
+    said = []
+    by = "" if server.running is None else f" by {format_number_of(server.running, 'request')}"
+    if server.usage_ratio is not None:
+        blocks = ""
+        if server.blocks_used is not None and server.num_blocks:
+            used = format_count(server.blocks_used)
+            blocks = f" ({used} of {format_number_of(server.num_blocks, 'block')})"
+        said.append(f"{format_ratio(server.usage_ratio)} of the cache is in use{blocks}{by}.")
+    elif server.tokens_used is not None:
+        said.append(f"{format_number_of(server.tokens_used, 'token')} in use{by}.")
+    elif server.running is not None:
+        verb = "runs" if server.running == 1 else "run"
+        said.append(f"{format_number_of(server.running, 'request')} {verb}.")
+    if server.waiting:
+        verb = "waits" if server.waiting == 1 else "wait"
+        said.append(f"{format_number_of(server.waiting, 'request')} {verb}.")
+    if server.kv_cache_tokens is not None:
+        said.append(f"It holds {format_number_of(server.kv_cache_tokens, 'token')}.")
+    if server.block_tokens is not None and server.block_tokens_are_capacity is False:
+        product = format_count(server.block_tokens)
+        said.append(f"Block size x blocks, {product}, is not the capacity.")
+    if server.preemptions:
+        said.append(
+            f"{format_number_of(server.preemptions, 'request')} lost their cache since the start."
+        )
+    if server.predicted is not None:
+        many = len(server.differences)
+        said.append(
+            f"{format_number_of(many, 'figure')} differ from what is predicted."
+            if many
+            else "All figures that can be compared are as predicted."
+            if server.agreed
+            else "No figure of the page can be compared."
+        )
+    return said

@@ -1,0 +1,219 @@
+"""A server's own figures against those that kvcalc computes for its model.
+
+The deployment is what the caller says of it; what the page tells of the settings fills the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from kvcalc.core.capacity import Capacity, capacity
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import KvcalcError, UnsupportedError
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.server_metrics import MetricsDifference, PredictedCapacity, ServerMetrics
+from kvcalc.core.units import format_count
+from kvcalc.engines import plan
+
+__all__ = ["compared"]
+
+_DTYPES = {"fp8_inc": "fp8", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
+"""vLLM's names of cache dtypes that kvcalc spells otherwise."""
+
+_SWITCHES = {"True": True, "False": False}
+_NEAR = 1e-9  # of a ratio that both compute from the same whole numbers
+
+
+def compared(
+    server: ServerMetrics,
+    model: ModelSpec,
+    deployment: Deployment,
+    settings: Mapping[str, str],
+    kv_cache_bytes: int | None = None,
+) -> ServerMetrics:
+    """Return the server with what is predicted of it and each difference.
+
+    Args:
+        server: as its page was read.
+        model: what it serves, as the caller says.
+        deployment: how, as far as the caller says.
+        settings: what the page tells of the settings.
+        kv_cache_bytes: of each rank, where the caller knows it.
+
+    Raises:
+        UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
+    """
+    asked = _completed(server, deployment, settings)
+    made = plan(model, asked)
+    if _blocks_are_set(server, made, deployment):
+        asked = msgspec.structs.replace(asked, block_size=server.block_size)
+        made = plan(model, asked)
+    budget = kv_cache_bytes if kv_cache_bytes is not None else server.kv_cache_bytes
+    found, own = _capacity(model, asked, made, server, budget)
+    if found is None:
+        raise UnsupportedError(
+            f"nothing on the page says how large the cache of {made.engine} is",
+            hint="give the bytes of each rank's cache (--kv-memory)",
+        )
+    block_bytes = made.block_bytes
+    blocks = found.num_blocks
+    predicted = PredictedCapacity(
+        engine_version=made.engine_version,
+        kv_cache_dtype=made.kv_cache_dtype,
+        block_size=made.block_size,
+        max_model_len=made.max_model_len,
+        block_bytes=block_bytes,
+        num_blocks=blocks,
+        kv_cache_bytes=sum(pool.total_bytes for pool in found.pools) or None,
+        kv_cache_tokens=found.kv_cache_tokens,
+        max_concurrency=found.max_concurrency,
+        used_bytes=None
+        if block_bytes is None or server.blocks_used is None
+        else server.blocks_used * block_bytes,
+    )
+    agreed: list[str] = []
+    differences: list[MetricsDifference] = []
+    for name, reported, computed in _figures(server, predicted, own=own):
+        if reported is None or computed is None:
+            continue
+        if abs(reported - computed) <= _NEAR * abs(computed):
+            agreed.append(name)
+        else:
+            differences.append(
+                MetricsDifference(
+                    name=name,
+                    reported=reported,
+                    predicted=computed,
+                    explained_by=_cause(name, server, made),
+                )
+            )
+    server = _decided(server, made)
+    return msgspec.structs.replace(
+        server,
+        predicted=predicted,
+        agreed=tuple(agreed),
+        differences=tuple(differences),
+    )
+
+
+def _completed(
+    server: ServerMetrics, deployment: Deployment, settings: Mapping[str, str]
+) -> Deployment:
+    """Return the deployment with what the page tells where the caller says nothing."""
+    changes: dict[str, Any] = {"engine": server.engine}
+    dtype = settings.get("cache_dtype")
+    if dtype and deployment.kv_cache_dtype == "auto":
+        changes["kv_cache_dtype"] = _DTYPES.get(dtype, dtype)
+    prefixes = _SWITCHES.get(settings.get("enable_prefix_caching", ""))
+    if deployment.enable_prefix_caching is None and prefixes is not None:
+        changes["enable_prefix_caching"] = prefixes
+    if deployment.max_model_len is None and server.max_model_len is not None:
+        changes["max_model_len"] = server.max_model_len
+    if deployment.block_size is None and server.engine in ("sglang", "tensorrt-llm"):
+        changes["block_size"] = server.block_size
+    return msgspec.structs.replace(deployment, **changes)
+
+
+def _blocks_are_set(server: ServerMetrics, made: CachePlan, deployment: Deployment) -> bool:
+    """Whether a block size of one's own was set: with one group the page tells it truly."""
+    return (
+        server.engine == "vllm"
+        and deployment.block_size is None
+        and server.block_size is not None
+        and server.block_size != made.block_size
+        and len(made.rank.groups()) == 1
+    )
+
+
+def _capacity(
+    model: ModelSpec,
+    asked: Deployment,
+    made: CachePlan,
+    server: ServerMetrics,
+    budget: int | None,
+) -> tuple[Capacity | None, bool]:
+    """Return what the cache holds, and whether its size was computed and not taken over.
+
+    With bytes, the blocks are computed; else those of the page are taken, and what they hold is.
+    """
+    if budget is not None or made.sized:
+        return capacity(made, budget), True
+    if server.engine == "sglang" and server.kv_cache_tokens:
+        arguments = {**asked.engine_args, "max_total_tokens": server.kv_cache_tokens}
+        sized = plan(model, msgspec.structs.replace(asked, engine_args=arguments))
+        return (capacity(sized), False) if sized.sized else (None, False)
+    blocks = server.num_blocks
+    if not blocks:
+        return None, False
+    if server.engine == "vllm":
+        # The pool of every rank has so many, whatever its blocks weigh.
+        fixed = msgspec.structs.replace(asked, num_gpu_blocks_override=blocks)
+        try:
+            return capacity(plan(model, fixed)), False
+        except KvcalcError:
+            pass  # releases without such a setting
+    pool = made.block_pool
+    if pool is None or made.split != "one_pool":
+        return None, False
+    return capacity(made, blocks * pool.unit_bytes + made.rank.fixed_bytes), False
+
+
+def _figures(
+    server: ServerMetrics, predicted: PredictedCapacity, *, own: bool
+) -> Iterator[tuple[str, float | None, float | None]]:
+    """Yield each figure that both tell: name, as reported, as predicted."""
+    yield "block_size", server.block_size, predicted.block_size
+    if own:
+        yield "num_blocks", server.num_blocks, predicted.num_blocks
+    yield "kv_cache_tokens", server.kv_cache_tokens, predicted.kv_cache_tokens
+    yield "max_concurrency", server.max_concurrency, predicted.max_concurrency
+
+
+def _decided(server: ServerMetrics, made: CachePlan) -> ServerMetrics:
+    """Return the server with whether block size x blocks is its capacity, which a plan decides."""
+    groups = made.rank.groups()
+    if server.block_tokens is None or server.block_tokens_are_capacity is not None:
+        return server
+    plain = len(groups) == 1 and made.growing_pool is not None
+    if plain and server.block_size == made.block_size:
+        return msgspec.structs.replace(
+            server,
+            block_tokens_are_capacity=True,
+            why=f"all layers of {made.model} keep every token in blocks of that size",
+        )
+    names = ", ".join(group.name for group in groups)
+    return msgspec.structs.replace(
+        server,
+        block_tokens_are_capacity=False,
+        why=f"{made.model} has {len(groups)} groups of layers ({names}) that share the blocks"
+        if len(groups) > 1
+        else f"a block of {made.model} has {format_count(made.block_size or 0)} tokens",
+    )
+
+
+def _cause(name: str, server: ServerMetrics, made: CachePlan) -> str:
+    sizes = {group.block_size for group in made.rank.groups() if group.block_size}
+    if name == "block_size":
+        if server.block_size in sizes:
+            return "the page tells the smallest block of the groups (vLLM issue 51163)"
+        if len(made.rank.groups()) > 1:
+            return (
+                "the page tells what it was before the start raised it to cover a state's page"
+                " (vLLM issue 42966)"
+            )
+        return "a block size that was set: give it with --block"
+    if name == "num_blocks":
+        return (
+            "another share of the layers or heads (--tp, --pp), another cache dtype, draft layers,"
+            " or a cache of other bytes"
+        )
+    if server.block_size != made.block_size and len(made.rank.groups()) == 1:
+        return "it follows from the block size"
+    return (
+        "another maximum (--max), release (--engine-version), or step (--max-num-batched-tokens):"
+        " the figure counts sequences of the maximum"
+    )

@@ -1,0 +1,97 @@
+"""Samples of one engine, asked by metric and label; `:` and `_` are one in a name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Self
+
+from kvcalc.measure.prometheus import Sample
+
+__all__ = ["Series", "grouped", "whole"]
+
+_LARGEST = 2**53
+"""Above it a float is no exact count any more, and no server has as many of anything."""
+
+_DIGITS = 16  # of a count in a label; longer ones are no counts
+
+
+class Series:
+    """Samples, looked up by name.
+
+    Names are matched with `:` written as `_`, as relays and collectors rename them, and without the
+    `_total` that newer clients append to counters.
+    """
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self._by_name: dict[str, list[Sample]] = {}
+        for sample in samples:
+            self._by_name.setdefault(_key(sample.name), []).append(sample)
+
+    def all(self, name: str, **labels: str) -> list[Sample]:
+        """Return the samples of a metric that have these label values."""
+        return [
+            sample
+            for sample in self._by_name.get(_key(name), ())
+            if all(sample.labels.get(key) == value for key, value in labels.items())
+        ]
+
+    def value(self, *names: str, **labels: str) -> float | None:
+        """Return the value of the first of these metrics that is there.
+
+        Ranks of one engine report the same figure each: the largest counts, as one that fills up
+        first binds. Infinite and undefined values are none.
+        """
+        for name in names:
+            found = [s.value for s in self.all(name, **labels) if math.isfinite(s.value)]
+            if found:
+                return max(found)
+        return None
+
+    def count(self, *names: str, **labels: str) -> int | None:
+        """Return a metric that counts something; None where it is no whole number from 0."""
+        return whole(self.value(*names, **labels))
+
+    def ratio(self, *names: str, **labels: str) -> float | None:
+        """Return a share; None where it is not between 0 and 1."""
+        found = self.value(*names, **labels)
+        return found if found is not None and 0 <= found <= 1 else None
+
+    def only(self, keep: Callable[[Sample], bool]) -> Self:
+        """Return the samples that satisfy a condition."""
+        return type(self)(s for found in self._by_name.values() for s in found if keep(s))
+
+    def labels(self, name: str) -> list[dict[str, str]]:
+        """Return the labels of each sample of a metric."""
+        return [sample.labels for sample in self.all(name)]
+
+    def values_of(self, label: str) -> list[str]:
+        """Return the values of a label over all samples, each once, in the order of the page."""
+        found = (s.labels.get(label) for group in self._by_name.values() for s in group)
+        return list(dict.fromkeys(value for value in found if value))
+
+
+def grouped(series: Series, label: str) -> list[tuple[str | None, Series]]:
+    """Return one series a value of a label; samples without the label belong to each of them."""
+    values = series.values_of(label)
+    if len(values) <= 1:
+        return [(None, series)]
+    return [
+        (value, series.only(lambda s, value=value: s.labels.get(label, value) == value))  # type: ignore[misc]  # its default
+        for value in values
+    ]
+
+
+def whole(value: float | str | None) -> int | None:
+    """Return a count that was told as a float or as text; None where it is none."""
+    if isinstance(value, str):
+        plain = value.strip()
+        digits = plain.isascii() and plain.isdigit() and len(plain) <= _DIGITS
+        return int(plain) if digits else None
+    if value is None or not math.isfinite(value):
+        return None
+    return int(value) if 0 <= value <= _LARGEST and value == int(value) else None
+
+
+def _key(name: str) -> str:
+    return name.replace(":", "_").removesuffix("_total")
