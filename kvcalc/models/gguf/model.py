@@ -20,7 +20,7 @@ from kvcalc.models.gguf.size import model_size
 from kvcalc.models.gguf.tensors import Tensors
 from kvcalc.models.text import printable
 
-__all__ = ["GgufModel", "read_gguf"]
+__all__ = ["GgufModel", "model_of_entries", "read_gguf"]
 
 _DTYPE = "float16"
 _DTYPE_NOTE = "GGUF files say no dtype of K and V: float16 is llama.cpp's default cache type"
@@ -81,6 +81,24 @@ def read_gguf(path: str) -> GgufModel:
             raise
         # A core value refused a number; it does not know which file gave it.
         raise InputError(error.message, hint=error.hint, where=file) from None
+
+
+def model_of_entries(entries: dict[str, Entry], file: str) -> ModelSpec:
+    """Return the model that a file's key-values describe, where the file itself is not there.
+
+    Args:
+        entries: as `llama_model_loader` prints them.
+        file: how errors name them.
+
+    Raises:
+        InputError: without what the architecture needs.
+        UnsupportedError: an architecture that kvcalc does not know, or that keeps no KV cache.
+    """
+    header = Header(3, "little", entries, Tensors())
+    name = _architecture_name(header, file)
+    known = architecture(name, file)
+    fields, blocks = _layers(name, known, header, 1, file)
+    return _model(file, header, fields, blocks, known, None, [], 1).spec
 
 
 def _open(path: str, file: str) -> Header:
