@@ -12,7 +12,7 @@ from typer.exceptions import TyperException
 from kvcalc.cli.commands import COMMANDS
 from kvcalc.cli.options import Group
 from kvcalc.cli.output import say, unwritable, write_out
-from kvcalc.core.errors import KvcalcError, UnavailableError
+from kvcalc.core.errors import InputFaults, KvcalcError, UnavailableError
 
 __all__ = ["COMMANDS", "build", "main"]
 
@@ -85,10 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _told(error: KvcalcError) -> int:
-    """Tell an error and return its exit code."""
-    say("error", str(error))
-    if error.hint:
-        say("hint", error.hint)
+    """Tell an error, or every fault of a file, and return its exit code."""
+    for each in error.errors if isinstance(error, InputFaults) else (error,):
+        say("error", str(each))
+        if each.hint:
+            say("hint", each.hint)
     return 3 if isinstance(error, UnavailableError) else 2
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "InputError",
+    "InputFaults",
     "InvalidValueError",
     "KvcalcError",
     "UnavailableError",
@@ -50,6 +51,21 @@ class InvalidValueError(KvcalcError, ValueError):
 
 class InputError(KvcalcError):
     """A file that cannot be read as what it was given for."""
+
+
+class InputFaults(InputError):  # noqa: N818 - several errors, not one
+    """Every fault of a file that is read, in the order of its lines.
+
+    Args:
+        errors: one or more, each with its place.
+    """
+
+    def __init__(self, errors: Iterable[KvcalcError]) -> None:
+        self.errors = tuple(errors)
+        first = self.errors[0]
+        more = len(self.errors) - 1
+        also = f" (and {more} more fault{'s' if more > 1 else ''})" if more else ""
+        super().__init__(first.message + also, hint=first.hint, where=first.where)
 
 
 class UnknownNameError(KvcalcError):

@@ -33,6 +33,7 @@ __all__ = [
     "GpuPreset",
     "ModelPreset",
     "Source",
+    "alias_index",
     "all_gpus",
     "all_models",
     "check_gpu",
@@ -113,6 +114,23 @@ def load_gpu_preset(name: str, folders: Sequence[Path] = ()) -> GpuPreset:
 def load_gpu(name: str, folders: Sequence[Path] = ()) -> GpuSpec:
     """Return the GPU of a name or alias; as `load_model_preset`."""
     return load_gpu_preset(name, folders).spec
+
+
+def alias_index(folders: Sequence[Path] = ()) -> dict[str, str]:
+    """Return names and aliases of models in lower case -> the preset's name, read in one go.
+
+    For many names at once: looking one alias up reads as many files. Of an alias that several
+    presets have, none is returned.
+    """
+    index: dict[str, str] = {}
+    shared: set[str] = set()
+    for stem, path in _files(_MODELS, folders).items():
+        for alias in _aliases(path):
+            if index.setdefault(alias.lower(), stem) != stem:
+                shared.add(alias.lower())
+    for alias in shared:
+        del index[alias]
+    return index | {stem: stem for stem in _files(_MODELS, folders)}
 
 
 def all_models(folders: Sequence[Path] = ()) -> list[ModelPreset]:

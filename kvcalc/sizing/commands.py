@@ -1,4 +1,4 @@
-"""The engine's own command for a deployment: what to type where the answer is yes."""
+"""The engine's own command for a question: what to type where the answer is yes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.model import ModelSpec
+from kvcalc.sizing.question import Question
 
-__all__ = ["command"]
+__all__ = ["command", "spelled"]
 
 _Word = str | int | float | bool | None
 _VLLM = {
@@ -60,16 +60,84 @@ _LMDEPLOY = {
     "max_model_len": "--session-len",
     "max_num_seqs": "--max-batch-size",
 }
+_SPELLING = {"vllm": _VLLM, "sglang": _SGLANG, "tensorrt-llm": _TENSORRT, "lmdeploy": _LMDEPLOY}
 _WORDS = {"sglang": {"fp8": "fp8_e4m3", "fp4": "fp4_e2m1"}}
 """Engine -> kvcalc's word for a cache dtype -> its own."""
 
 
-def command(model: ModelSpec, deployment: Deployment) -> str | None:
-    """Return what starts the engine like this; None for one that is a library, not a server."""
+def command(question: Question) -> tuple[str | None, tuple[str, ...]]:
+    """Return what starts the engine like this, and what to know of it.
+
+    None for an engine that is a library and no server. The model is what the engine is given to
+    load: the repository that a preset was read from, a folder, or a GGUF file.
+    """
+    deployment = question.deployment
     build = _BUILDERS.get(deployment.engine)
     if build is None:
+        return None, ()
+    words = [*build(_source(question), deployment), *_quantized(question)]
+    return " ".join(shlex.quote(word) for word in words), tuple(_caveats(question))
+
+
+def spelled(engine: str, name: str, value: object) -> str | None:
+    """Return a setting as an engine's own flag; None where that is not known."""
+    flag = _SPELLING.get(engine, {}).get(name)
+    if flag is None:
         return None
-    return " ".join(shlex.quote(word) for word in build(model, deployment))
+    if isinstance(value, bool):
+        return flag if value else f"--no-{flag[2:]}"
+    return f"{flag} {_WORDS.get(engine, {}).get(str(value), value)}"
+
+
+def _source(question: Question) -> str:
+    model = question.model
+    if question.deployment.engine != "llama.cpp":
+        return model.origin or model.name
+    named = model.origin or model.name
+    if named.lower().endswith(".gguf"):
+        return named
+    kind = (question.quantization or "f16").upper()
+    return f"{named.rsplit('/', 1)[-1]}-{kind}.gguf"
+
+
+_ON_LOADING = {
+    ("vllm", "fp8"): ("--quantization", "fp8"),
+    ("vllm", "bnb-4bit"): ("--quantization", "bitsandbytes"),
+    ("sglang", "fp8"): ("--quantization", "fp8"),
+}
+"""(engine, format) -> its flags, where it brings a checkpoint into that format as it loads it."""
+
+_FOLDED = {"fp8_e4m3": "fp8", "bitsandbytes": "bnb-4bit"}
+
+
+def _quantized(question: Question) -> tuple[str, ...]:
+    wanted = (question.quantization or "").strip().lower()
+    if wanted == _stored(question):
+        return ()
+    return _ON_LOADING.get((question.deployment.engine, _FOLDED.get(wanted, wanted)), ())
+
+
+def _stored(question: Question) -> str:
+    size = question.model.size
+    return ((size.weights_dtype if size is not None else None) or question.model.dtype).lower()
+
+
+def _caveats(question: Question) -> Iterator[str]:
+    """Yield what to put in, and in place of what."""
+    model, engine = question.model, question.deployment.engine
+    wanted = question.quantization
+    file = (model.origin or "").lower().endswith(".gguf")
+    if engine == "llama.cpp" and not file:
+        yield f"the command's GGUF file is to be made of {model.origin or model.name}, or found"
+    elif model.origin is None:
+        yield f"the command says {model.name}, for nothing tells what {engine} is to load"
+    if wanted is not None and wanted != _stored(question) and not _quantized(question):
+        if engine == "llama.cpp" and not file:
+            return
+        yield (
+            f"weights in {wanted} are another checkpoint: put its name in place of"
+            f" {_source(question)}"
+        )
 
 
 def _flags(deployment: Deployment, spelling: dict[str, str]) -> Iterator[str]:
@@ -94,8 +162,8 @@ def _own(args: dict[str, _Word], sign: str = "-") -> Iterator[str]:
             yield from (flag, str(value))
 
 
-def _vllm(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
-    yield from ("vllm", "serve", model.name)
+def _vllm(source: str, deployment: Deployment) -> Iterator[str]:
+    yield from ("vllm", "serve", source)
     yield from _flags(deployment, _VLLM)
     if deployment.speculative_method is not None:
         tokens = deployment.num_speculative_tokens
@@ -106,16 +174,16 @@ def _vllm(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
         )
 
 
-def _sglang(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
-    yield from ("python", "-m", "sglang.launch_server", "--model-path", model.name)
+def _sglang(source: str, deployment: Deployment) -> Iterator[str]:
+    yield from ("python", "-m", "sglang.launch_server", "--model-path", source)
     yield from _flags(deployment, _SGLANG)
     if deployment.enable_prefix_caching is False:
         yield "--disable-radix-cache"
     yield from _own(deployment.engine_args)
 
 
-def _llamacpp(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
-    yield from ("llama-server", "-m", f"{model.name}.gguf")
+def _llamacpp(source: str, deployment: Deployment) -> Iterator[str]:
+    yield from ("llama-server", "-m", source)
     args = dict(deployment.engine_args)
     kind = deployment.kv_cache_dtype
     if kind != "auto":
@@ -128,8 +196,8 @@ def _llamacpp(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
     yield from _own(args)
 
 
-def _tensorrt(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
-    yield from ("trtllm-serve", model.name)
+def _tensorrt(source: str, deployment: Deployment) -> Iterator[str]:
+    yield from ("trtllm-serve", source)
     yield from _flags(deployment, _TENSORRT)
     args = dict(deployment.engine_args)
     share = args.pop("free_gpu_memory_fraction", None)
@@ -140,8 +208,8 @@ def _tensorrt(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
     yield from _own(args, "_")
 
 
-def _lmdeploy(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
-    yield from ("lmdeploy", "serve", "api_server", model.name)
+def _lmdeploy(source: str, deployment: Deployment) -> Iterator[str]:
+    yield from ("lmdeploy", "serve", "api_server", source)
     yield from _flags(deployment, _LMDEPLOY)
     words = {"int4": "4", "int8": "8", "fp8": "fp8"}
     if deployment.kv_cache_dtype in words:
@@ -149,7 +217,7 @@ def _lmdeploy(model: ModelSpec, deployment: Deployment) -> Iterator[str]:
     yield from _own(deployment.engine_args)
 
 
-_BUILDERS: dict[str, Callable[[ModelSpec, Deployment], Iterator[str]]] = {
+_BUILDERS: dict[str, Callable[[str, Deployment], Iterator[str]]] = {
     "vllm": _vllm,
     "sglang": _sglang,
     "llama.cpp": _llamacpp,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kvcalc.cli.inputs.numbers import MAX_LISTED, cut, whole
 from kvcalc.cli.values import Values
-from kvcalc.core.errors import InvalidValueError, UsageError
+from kvcalc.core.errors import UsageError
 from kvcalc.core.lengths import EXAMPLE_LENGTHS, Lengths
-from kvcalc.core.units import format_number_of, parse_tokens
+from kvcalc.core.listed import parse_lengths
+from kvcalc.core.units import format_number_of
 from kvcalc.models.text import printable
 
 __all__ = ["Workload", "workload"]
@@ -37,7 +37,7 @@ def workload(values: Values, notes: list[str]) -> Workload:
             )
         if values["lengths"] is None:
             return Workload("the example", Lengths.of(EXAMPLE_LENGTHS))
-        return Workload("as listed", values.at("lengths", lambda: _listed(values["lengths"])))
+        return Workload("as listed", values.at("lengths", lambda: parse_lengths(values["lengths"])))
     if values.typed("lengths"):
         raise UsageError(
             "requests were given twice: --lengths and --trace", hint="leave out one of them"
@@ -51,25 +51,3 @@ def workload(values: Values, notes: list[str]) -> Workload:
         f"{trace.name}: {format_number_of(trace.requests, 'request')}, {trace.tokens_told}"
     )
     return Workload(printable(trace.name), trace.lengths)
-
-
-_MOST_REQUESTS = 100_000_000_000_000_000_000  # of one length
-
-
-def _listed(text: str) -> Lengths:
-    """Read `200,1200,700` or `3x200,1200`: a request each, or as many as the factor says."""
-    counts: dict[int, int] = {}
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) > MAX_LISTED:
-        raise InvalidValueError(
-            f"{len(parts)} lengths in one list", hint="write them to a file and use --trace"
-        )
-    for part in parts:
-        factor, times, length = part.rpartition("x")
-        if not length or (times and not factor):
-            raise InvalidValueError(
-                f"{cut(part)!r} is no length", hint="write lengths such as 200,1200 or 50x700"
-            )
-        n = parse_tokens(length)
-        counts[n] = counts.get(n, 0) + (whole(factor, _MOST_REQUESTS) if times else 1)
-    return Lengths(counts)

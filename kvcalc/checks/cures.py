@@ -1,0 +1,139 @@
+"""What would pass: settings changed one at a time, each tried by a new plan before it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kvcalc.checks.sized import Load, Sized
+from kvcalc.core.checks import Assertion, passes
+from kvcalc.core.errors import KvcalcError
+from kvcalc.core.search import last_that
+from kvcalc.sizing.changes import Change
+from kvcalc.sizing.commands import spelled
+from kvcalc.sizing.question import Question
+from kvcalc.sizing.solve import of_length
+
+__all__ = ["cure"]
+
+_MOST_TOLD = 3
+_MOST_RANKS = 64
+_SHARE = 0.95
+_BLOCKS = (64, 32, 16, 8)
+_SURE_CONTEXT = 256  # llama.cpp has no context of fewer cells than sequences
+_WIDE = ("bfloat16", "float16", "float32")
+_EIGHT_BITS = {"llama.cpp": "q8_0"}
+_SHORTER = (
+    *("fits", "may_fit", "missing_bytes", "needed_bytes", "max_concurrency", "max_sequences"),
+    *("total_concurrency", "cost_per_sequence_hour", "kv_cache_tokens", "total_kv_cache_tokens"),
+)
+"""Figures that a shorter maximum may bring within a limit."""
+
+_FIXED = ("num_gpus", "replicas", "weights_bytes", "host_bytes", "max_model_len")
+"""Figures for which no setting is looked for: what would pass is plain from the limit."""
+
+Spell = Callable[[str, object], str]
+
+
+def cure(sized: Sized, assertion: Assertion, load: Load | None, *, flags: bool) -> str:
+    """Return what would make an assertion pass: settings that were tried, at most three.
+
+    Args:
+        sized: the deployment that fails it.
+        assertion: what it fails.
+        load: the workload that it is about.
+        flags: spell settings as the engine's own flags, else as keys of a file.
+    """
+    metric = assertion.metric
+    if metric in _FIXED:
+        return ""
+
+    def passing(change: Change) -> bool:
+        try:
+            tried = Sized(
+                change.applied(sized.asked), copies=sized.copies, price=sized.price
+            ).figure(metric, load)
+        except KvcalcError:
+            return False
+        return passes(assertion, tried.value)
+
+    told = []
+    if metric in _SHORTER:
+        length = _longest(sized, passing)
+        if length is not None:
+            told.append(_told(sized, of_length(sized.question, length), flags=flags))
+    for group in _changes(sized, metric):
+        found = next((change for change in group if passing(change)), None)
+        if found is not None:
+            told.append(_told(sized, found, flags=flags))
+        if len(told) == _MOST_TOLD:
+            break
+    if not told:
+        return "no single setting was found that passes"
+    return "; ".join(f"{line} passes" for line in told)
+
+
+def _longest(sized: Sized, passing: Callable[[Change], bool]) -> int | None:
+    """Return a shorter maximum that passes while one token more does not; None: none is found."""
+    high = sized.plan.max_model_len
+    low = _SURE_CONTEXT if sized.question.deployment.engine == "llama.cpp" else 1
+
+    def holds(n: int) -> bool:
+        return passing(of_length(sized.question, n))
+
+    if low >= high or not holds(low):
+        return None
+    likely = sized.low.max_model_len_that_fits  # what the plan itself says, where it was asked
+    if low < likely < high and holds(likely) and not holds(likely + 1):
+        return likely
+    return last_that(holds, low, high)
+
+
+def _changes(sized: Sized, metric: str) -> Iterator[Iterator[Change]]:
+    """Yield groups of changes, of each of which the first that passes is told."""
+    question, engine = sized.question, sized.question.deployment.engine
+    if "waste" in metric or metric.startswith("paged_") or metric == "reserved_gain":
+        now = sized.plan.block_size or 0
+        yield (Change("", {"block_size": n}) for n in _BLOCKS if n < now)
+        return
+    if engine != "llama.cpp":
+        yield _more_ranks(question)
+    if question.deployment.speculative_method is not None and sized.plan.engine == "vllm":
+        none = {"speculative_method": None, "num_speculative_tokens": None, "draft_model": None}
+        yield iter((Change("no speculation", none),))
+    if question.deployment.disable_hybrid_kv_cache_manager:
+        yield iter((Change("", {"disable_hybrid_kv_cache_manager": False}),))
+    if sized.plan.kv_cache_dtype in _WIDE:
+        yield iter((Change("", {"kv_cache_dtype": _EIGHT_BITS.get(engine, "fp8")}),))
+    share = question.deployment.gpu_memory_utilization
+    if engine == "vllm" and sized.worked.memory and (share or 0) < _SHARE:
+        yield iter((Change("", {"gpu_memory_utilization": _SHARE}),))
+    if metric.startswith("total_"):
+        yield _more_replicas(question)
+
+
+def _more_ranks(question: Question) -> Iterator[Change]:
+    tp = question.deployment.tensor_parallel_size * 2
+    while tp <= _MOST_RANKS:
+        yield Change("", {"tensor_parallel_size": tp})
+        tp *= 2
+
+
+def _more_replicas(question: Question) -> Iterator[Change]:
+    tp, dp = question.deployment.tensor_parallel_size, question.deployment.data_parallel_size
+    if tp % 2 == 0:  # the same GPUs in another way
+        yield Change("", {"tensor_parallel_size": tp // 2, "data_parallel_size": dp * 2})
+    for factor in (2, 4, 8):
+        yield Change("", {"data_parallel_size": dp * factor})
+
+
+def _told(sized: Sized, change: Change, *, flags: bool) -> str:
+    if change.name == "no speculation":
+        return change.name
+    engine = sized.question.deployment.engine
+    words = []
+    for name, value in {**change.settings, **change.args}.items():
+        if value is not None:
+            flag = spelled(engine, name, value) if flags else None
+            word = str(value).lower() if isinstance(value, bool) else value
+            words.append(flag or f"{name} {word}")
+    return " ".join(words)

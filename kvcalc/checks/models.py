@@ -1,0 +1,172 @@
+"""From what a server calls its model to the model: a map of one's own, presets, local files.
+
+Nothing is asked for over the network, and a name that is only like a known one is not taken for it:
+quantised copies and fine-tunes are told from the map, as their weights may differ.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from kvcalc.core.errors import InputError, KvcalcError, UnknownNameError, nearest
+from kvcalc.core.model import ModelSpec
+from kvcalc.models import load_model
+from kvcalc.models.presets import alias_index, load_model_preset
+from kvcalc.models.text import printable
+
+__all__ = ["Models", "Named"]
+
+_SCHEMES = re.compile(r"^(?:hf|huggingface|modelscope|ms|s3|gs|pvc|oci)://")
+_QUANTISED = re.compile(
+    r"[-_.](?:fp8(?:[-_](?:dynamic|block|kv))*|awq|gptq(?:[-_]int[48])?|int[48]|w[48]a(?:8|16)"
+    r"|nvfp4|mxfp4|bnb[-_]4bit|autoround[-_]int4|fp4|gguf|q\d[_a-z0-9]*|4bit|8bit)+$",
+    re.IGNORECASE,
+)
+_BILLIONS = re.compile(r"\d+(?:\.\d+)?b(?![a-z])")
+_WEIGHTS = {
+    "fp8": "fp8",
+    "awq": "int4",
+    "gptq": "int4",
+    "int4": "int4",
+    "int8": "int8",
+    "w8a8": "int8",
+    "w4a16": "int4",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "4bit": "int4",
+    "8bit": "int8",
+}
+
+
+class Named(NamedTuple):
+    """What one's map says of a model: where it is described, and what its weights are kept in."""
+
+    source: str
+    quantization: str | None = None
+
+
+class Models:
+    """Looks models up, each once.
+
+    Args:
+        named: served names and paths to what they are.
+        fallback: what to take for a name that is not known; None for nothing.
+        folders: folders of presets that come before kvcalc's own.
+        base: the folder that paths of the map are relative to.
+    """
+
+    def __init__(
+        self,
+        named: Mapping[str, Named] | None = None,
+        *,
+        fallback: str | None = None,
+        folders: tuple[Path, ...] = (),
+        base: str = "",
+    ) -> None:
+        self.named = dict(named or {})
+        self.fallback = fallback
+        self.folders = folders
+        self.base = base
+        self._found: dict[str, tuple[ModelSpec, str | None] | KvcalcError] = {}
+
+    def find(self, name: str) -> tuple[ModelSpec, str | None]:
+        """Return the model that a server calls `name`, and its weights' format where that is told.
+
+        Raises:
+            UnknownNameError: none of that name; the hint says how to name it.
+            KvcalcError: the file that the map names cannot be read.
+        """
+        if name not in self._found:
+            try:
+                self._found[name] = self._look_up(name)
+            except KvcalcError as error:
+                self._found[name] = error
+        found = self._found[name]
+        if isinstance(found, KvcalcError):
+            raise found
+        return found
+
+    def _look_up(self, name: str) -> tuple[ModelSpec, str | None]:
+        for key in dict.fromkeys((name, bare(name), _basename(name))):
+            if key in self.named:
+                given = self.named[key]
+                return self._load(given.source), given.quantization
+        index = aliases(self.folders)
+        known = index.get(bare(name).lower())
+        if known is not None and not _is_path(name):
+            return load_model_preset(known, self.folders).spec, None
+        if _is_path(name) and os.path.exists(name):
+            return load_model(name, folders=self.folders), None
+        if self.fallback is not None:
+            return self._load(self.fallback), None
+        raise UnknownNameError("model", printable(name)[:120], (), hint=_hint(name, index))
+
+    def _load(self, source: str) -> ModelSpec:
+        path = os.path.join(self.base, source)
+        if self.base and not os.path.isabs(source) and os.path.exists(path):
+            source = path if os.path.sep in path else os.path.join(".", path)
+        try:
+            return load_model(source, folders=self.folders)
+        except InputError as error:
+            error.hint = error.hint or "models: maps a served name to a preset or a config.json"
+            raise
+
+
+@cache
+def aliases(folders: tuple[Path, ...]) -> dict[str, str]:
+    """Return every name and alias of a model preset in lower case -> the preset's name."""
+    return alias_index(folders)
+
+
+def bare(name: str) -> str:
+    """Return a model's name without a scheme, a revision or llama.cpp's `:QUANT`."""
+    short = _SCHEMES.sub("", name)
+    head, colon, tail = short.rpartition(":")
+    return head if colon and "/" in head and "/" not in tail else short
+
+
+def _basename(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2]
+
+
+def _is_path(name: str) -> bool:
+    return name.startswith(("/", "./", "../", "~")) or name.lower().endswith((".gguf", ".json"))
+
+
+def _hint(name: str, index: Mapping[str, str]) -> str:
+    """Return how to say what a model is, with the nearest that is known."""
+    short = _basename(bare(name)).lower()
+    plain = _QUANTISED.sub("", short.removesuffix(".gguf"))
+    close = next((index[key] for key in _like(plain, index)), None)
+    served = printable(name)[:120]
+    if close is None:
+        return (
+            f"describe it by its config.json: models: {{{served}: path/to/config.json}} in"
+            " kvcalc.yaml, or --model path/to/config.json"
+        )
+    weights = _weights_of(short)
+    told = f"{{model: {close}, quantization: {weights}}}" if weights else close
+    return (
+        f"if it is {close}, write models: {{{served}: {told}}} in kvcalc.yaml, or --model {close}"
+    )
+
+
+def _like(plain: str, index: Mapping[str, str]) -> Iterator[str]:
+    """Yield known names of the same name in another organisation, then those that resemble it.
+
+    A name of another size (8b for 32b) is no likeness.
+    """
+    if plain in index:
+        yield plain
+    yield from (key for key in index if key.rpartition("/")[2] == plain)
+    sizes = _BILLIONS.findall(plain)
+    yield from (key for key in nearest(plain, index) if _BILLIONS.findall(key) == sizes)
+
+
+def _weights_of(short: str) -> str | None:
+    return next((kept for word, kept in _WEIGHTS.items() if word in short), None)
