@@ -39,7 +39,7 @@ _MOST_SHOWN = 60  # characters of a wrong value that a message repeats
 
 
 def engine_arguments(
-    values: Values, engine: str, engines: Sequence[str], flags: Mapping[str, int | None]
+    values: Values, engine: str, engines: Sequence[str], flags: Mapping[str, int | str | None]
 ) -> dict[str, Argument]:
     """Return the settings of one engine, of KEY=VALUE or NAME:KEY=VALUE.
 

@@ -175,7 +175,7 @@ ENGINE: OptionGroup = (
     text("mamba_ssm_cache_dtype", "--mamba-ssm-cache-dtype", panel=_E, metavar="DTYPE",
          help="Dtype of recurrent states; the model's or the config's otherwise."),
     text("speculative_method", "--speculative-method", panel=_E, metavar="NAME",
-         help="How tokens are proposed: mtp, ngram, eagle, eagle3 or draft_model."),
+         help="How tokens are proposed: mtp, ngram, eagle, eagle3 or draft_model; none for not."),
     text("num_speculative_tokens", "--num-speculative-tokens", panel=_E, metavar="N",
          help="Tokens proposed ahead."),
     text("ctx_size", "--ctx-size", "-c", panel=_E, metavar="TOKENS",
@@ -183,7 +183,7 @@ ENGINE: OptionGroup = (
     text("parallel", "--parallel", "-np", panel=_E, metavar="N",
          help="llama.cpp: sequences at once."),
     text("n_gpu_layers", "--n-gpu-layers", "-ngl", panel=_E, metavar="N",
-         help="llama.cpp: layers that leave the host, the output counted as one."),
+         help="llama.cpp: layers that leave the host, the output counted as one; all or auto."),
     text("engine_arg", "--engine-arg", panel=_E, metavar="KEY=VALUE", env=False, many=True,
          help="A setting in the engine's own spelling, such as mem_fraction_static=0.8; repeatable."
          " With several engines: NAME:KEY=VALUE."),

@@ -82,7 +82,7 @@ def _longest(
         return None
     # Only plans that fail need it.
     from kvcalc.sizing.question import Question
-    from kvcalc.sizing.solve import longest_planned
+    from kvcalc.sizing.solve.lengths import longest_planned
 
     question = Question(model, deployment)
     return longest_planned(question, found.max_model_len, lambda p: not too_much(p, memory))

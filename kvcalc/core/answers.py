@@ -13,6 +13,7 @@ __all__ = [
     "Layout",
     "Lever",
     "RankBudget",
+    "RefusedLever",
     "Solution",
     "TermBounds",
 ]
@@ -27,8 +28,12 @@ class Figures(Value, frozen=True, kw_only=True):
         kv_cache_tokens: tokens as the engine logs them.
         max_concurrency: sequences of the maximum at once, as it logs them.
         max_sequences: whole ones that really fit.
-        fits: it starts.
-        max_model_len_that_fits: the longest length, up to the maximum, with which it starts.
+        starts: the engine starts: its own check passes, or it shortens the maximum, or it does not
+            check.
+        fits: the goal is met: as many whole sequences of the maximum as are asked for have room
+            and are run at once.
+        max_model_len_that_fits: the longest length, up to the maximum, of which as many as are
+            asked for (or as the engine runs, where that is less) fit at once; 0: none.
     """
 
     kv_cache_bytes: int | None
@@ -36,6 +41,7 @@ class Figures(Value, frozen=True, kw_only=True):
     kv_cache_tokens: int
     max_concurrency: float
     max_sequences: int
+    starts: bool
     fits: bool
     max_model_len_that_fits: int
 
@@ -120,18 +126,33 @@ class Lever(Value, frozen=True, kw_only=True):
     Attributes:
         name: what is changed, in words.
         flags: the same in kvcalc's own flags; a plain run with them gives these figures.
-        figures: expected; None where the engine refuses the change.
+        figures: expected.
         tokens_gained: on all GPUs, against the question as it was asked.
-        concurrency_gain: sequences of the maximum at once, on all GPUs, over those before.
-        caution: what it costs, or why it is refused.
+        concurrency_gain: sequences of the maximum at once, on all GPUs, over those before; None
+            where there were none.
+        caution: what it costs.
     """
 
     name: str
     flags: tuple[str, ...]
-    figures: Figures | None
+    figures: Figures
     tokens_gained: int
     concurrency_gain: float | None
     caution: str
+
+
+class RefusedLever(Value, frozen=True, kw_only=True):
+    """A setting that would be worth a try, and that cannot be changed here.
+
+    Attributes:
+        name: what would be changed, in words.
+        flags: the same in kvcalc's own flags.
+        reason: why the engine refuses it, or the memory.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    reason: str
 
 
 class Solution(Value, frozen=True, kw_only=True):
@@ -141,15 +162,22 @@ class Solution(Value, frozen=True, kw_only=True):
         setting: what was asked for.
         value: with which it surely fits; None where there is none.
         possible: with which it fits if everything beside the cache takes its least.
+        up_to: of a share of the card, the largest with which it surely fits; from `value` to it
+            every share does. None for other settings, and where there is none.
+        possible_up_to: the largest with which it fits if everything takes its least.
         flags: kvcalc's flags for `value`.
         reason: what stands in the way of one more (or of any).
+        command: the engine's own command with `value`, where that is asked for.
     """
 
     setting: str
     value: int | float | None
     possible: int | float | None
+    up_to: float | None = None
+    possible_up_to: float | None = None
     flags: tuple[str, ...]
     reason: str
+    command: str | None = None
 
 
 class Layout(Value, frozen=True, kw_only=True):
@@ -182,15 +210,20 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
 
     Attributes:
         verdict: the answer in a sentence.
-        fits: one sequence of the maximum (or as many as asked for) surely fits.
-        may_fit: it fits if everything beside the cache takes its least.
-        missing_bytes: what one GPU lacks for it at the low end; 0 where it fits.
+        sequences: the goal: so many sequences of the maximum at once, on all replicas together.
+        fits: the goal is surely met: `low.fits`.
+        may_fit: it is met if everything beside the cache takes its least: `high.fits`.
+        missing_bytes: what one GPU lacks for it at the low end; 0 where it fits, and where no
+            memory would do (see verdict).
         needed_bytes: what one sequence of the maximum needs on a GPU.
         bytes_per_token, fixed_bytes: needed is about fixed_bytes + tokens x bytes_per_token; None
             where a token adds no whole number of bytes.
         budget: of each kind of GPU; empty where the cache is given.
         host: what the engine takes of the host's memory, each with its source.
-        suggested: the engine's own command.
+        levers: settings that gain something, the one that gains the most first.
+        refused_levers: settings that cannot be changed here, with the reason.
+        suggested: the engine's own command; with what was solved for first, where that has a
+            value.
         log: what the engine prints with the expected figures.
     """
 
@@ -223,6 +256,7 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
     budget: tuple[RankBudget, ...]
     host: tuple[HostPart, ...]
     levers: tuple[Lever, ...]
+    refused_levers: tuple[RefusedLever, ...]
     solutions: tuple[Solution, ...]
     layouts: tuple[Layout, ...]
     suggested: str | None

@@ -147,6 +147,8 @@ class ModelSpec(Value, frozen=True, kw_only=True):
         size: widths and weights, where they are known; they change nothing of the cache.
         weights: tensors of the weights where the model's file tells them all; empty where it does
             not.
+        origin: what an engine is given to load it: a repository, a folder or a GGUF file as it was
+            named; None where nothing tells.
         notes: what a reader of the numbers should know of this model.
     """
 
@@ -164,6 +166,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     traits: tuple[Trait, ...] = ()
     size: ModelSize | None = None
     weights: tuple[WeightTensor, ...] = ()
+    origin: str | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

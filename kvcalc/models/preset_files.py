@@ -170,6 +170,7 @@ def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
         mamba_chunk_size=read.mamba_chunk_size,
         traits=read.traits,
         size=read.size,
+        origin=read.source.repository,
         notes=read.notes,
     )
     _check_expect(spec, read.expect, faults)

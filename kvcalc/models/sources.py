@@ -107,7 +107,7 @@ def _read_path(path: str, kind: SourceKind | None) -> ModelSpec:
     if kind == "gguf" or ending == ".gguf":
         from kvcalc.models.gguf import read_gguf  # only GGUF files need it
 
-        return read_gguf(path).spec
+        return msgspec.structs.replace(read_gguf(path).spec, origin=printable(path))
     if ending == ".safetensors":
         raise InputError(
             "safetensors files hold weights, not the model's shape",
@@ -178,7 +178,11 @@ def _with_checkpoint(spec: ModelSpec, path: str, *, weights: bool) -> ModelSpec:
 def _from_file(path: str) -> ModelSpec:
     from kvcalc.models.json_documents import read_json_file  # presets do without it
 
-    return _from_config(read_json_file(path), path)
+    found = _from_config(read_json_file(path), path)
+    if os.path.basename(path) != _CONFIG:
+        return found
+    folder = printable(os.path.dirname(path) or ".")  # which engines are given, not the file in it
+    return msgspec.structs.replace(found, origin=folder)
 
 
 def _from_config(config: dict[str, Any], path: str) -> ModelSpec:
@@ -226,7 +230,9 @@ def _from_hub(source: str, *, weights: bool) -> ModelSpec:
         from kvcalc.models.weights import with_weights
 
         spec = with_weights(spec, files.weights, f"safetensors headers of {files.repository}")
-    spec = msgspec.structs.replace(spec, notes=(*spec.notes, *files.notes, *notes))
+    spec = msgspec.structs.replace(
+        spec, notes=(*spec.notes, *files.notes, *notes), origin=files.repository
+    )
     origin = f"read from {files.repository} at {files.revision}"
     return msgspec.structs.replace(
         spec, notes=(*spec.notes, origin + (", in the local cache" if files.cached else ""))

@@ -11,6 +11,7 @@ from kvcalc.core.answers import (
     Layout,
     Lever,
     RankBudget,
+    RefusedLever,
     Solution,
     TermBounds,
 )
@@ -75,12 +76,14 @@ def _answer(result: CapacityAnswer, size: _Size) -> list[Block]:
         blocks.append(Code(result.log))
     if result.layouts:
         blocks.extend(_layouts(result.layouts))
-    if result.levers:
-        blocks.extend(_levers(result.levers))
+    if result.levers or result.refused_levers:
+        blocks.extend(_levers(result.levers, result.refused_levers))
     if result.solutions:
         blocks.extend(_solutions(result.solutions))
-    if result.suggested:
-        blocks += [Heading("the engine's own command"), Code((result.suggested,))]
+    commands = [result.suggested, *(solution.command for solution in result.solutions)]
+    told = tuple(dict.fromkeys(command for command in commands if command))
+    if told:
+        blocks += [Heading("the engine's own command"), Code(told)]
     said = [*result.notes, *(f"not modelled: {line}" for line in result.unsupported)]
     said += [f"assumed: {line}" for line in result.convention]
     blocks += [Heading("why"), Text(tuple(said)), Text((f"rules: {result.source}",))]
@@ -227,34 +230,44 @@ def _at_bounds(at: At, *, exact: bool) -> list[str]:
     return [] if exact else [f"{at.low:,.2f} x", f"{at.high:,.2f} x"]
 
 
-def _levers(levers: Sequence[Lever]) -> list[Block]:
-    rows = []
-    for lever in levers:
-        found = lever.figures
-        rows.append(
-            (
-                lever.name,
-                _NONE if found is None else format_count(found.kv_cache_tokens),
-                _NONE if found is None else f"{lever.tokens_gained:+,}",
-                _NONE if lever.concurrency_gain is None else f"{lever.concurrency_gain:.2f} x",
-                _NONE if found is None else format_count(found.max_model_len_that_fits),
-                lever.caution,
-            )
+def _levers(levers: Sequence[Lever], refused: Sequence[RefusedLever]) -> list[Block]:
+    rows = [
+        (
+            lever.name,
+            format_count(lever.figures.kv_cache_tokens),
+            f"{lever.tokens_gained:+,}",
+            _NONE if lever.concurrency_gain is None else f"{lever.concurrency_gain:.2f} x",
+            format_count(lever.figures.max_model_len_that_fits),
+            lever.caution,
         )
-    columns = ("lever", "tokens", "gained", "sequences", "longest", "what it costs")
-    return [
-        Heading("what each setting buys"),
-        Grid(columns, tuple(rows), text_columns=frozenset({5})),
+        for lever in levers
     ]
+    columns = ("lever", "tokens", "gained", "sequences", "longest", "what it costs")
+    blocks: list[Block] = [Heading("what each setting buys")]
+    if rows:
+        blocks.append(Grid(columns, tuple(rows), text_columns=frozenset({5})))
+    else:
+        blocks.append(Text(("no setting that was tried buys anything",)))
+    if refused:
+        apart = tuple((lever.name, lever.reason) for lever in refused)
+        blocks.append(Grid(("not possible here", ""), apart, text_columns=frozenset({1})))
+    return blocks
 
 
 def _solutions(solutions: Sequence[Solution]) -> list[Block]:
-    rows = [(s.setting, _value(s.value), _value(s.possible), s.reason) for s in solutions]
+    rows = [
+        (s.setting, _span(s.value, s.up_to), _span(s.possible, s.possible_up_to), s.reason)
+        for s in solutions
+    ]
     columns = ("solved for", "surely", "at best", "why no further")
     return [
         Heading("turned round"),
         Grid(columns, tuple(rows), text_columns=frozenset({3})),
     ]
+
+
+def _span(value: float | None, up_to: float | None) -> str:
+    return _value(value) if up_to in (None, value) else f"{_value(value)} to {_value(up_to)}"
 
 
 def _value(value: float | None) -> str:

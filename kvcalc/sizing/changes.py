@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.sizing.question import Question
 
-__all__ = ["SHARES", "Change", "changed", "share_change"]
+if TYPE_CHECKING:
+    from kvcalc.sizing.question import Question
+
+__all__ = ["NO_SPECULATION", "Change", "changed", "share_change"]
 
 _FLAGS = {
     "gpu_memory_utilization": "--gpu-memory-utilization",
@@ -32,15 +34,12 @@ _SWITCHES = {
     "enable_expert_parallel": "enable-expert-parallel",
 }
 
-SHARES = {
-    "vllm": "gpu_memory_utilization",
-    "vllm-ascend": "gpu_memory_utilization",
-    "vllm-tpu": "gpu_memory_utilization",
-    "sglang": "mem_fraction_static",
-    "tensorrt-llm": "free_gpu_memory_fraction",
-    "lmdeploy": "cache_max_entry_count",
+_OWN_FLAGS = {
+    "ctx_size": "--ctx-size",
+    "parallel": "--parallel",
+    "n_gpu_layers": "--n-gpu-layers",
 }
-"""Engine -> its setting for the share of the card's memory (a field of Deployment for vLLM)."""
+"""Settings of engines that kvcalc has flags of its own for."""
 
 
 class Change(NamedTuple):
@@ -76,6 +75,10 @@ class Change(NamedTuple):
         return (*found, "--quantization", self.quantization) if self.quantization else found
 
 
+NO_SPECULATION = "none"
+"""How --speculative-method spells that no tokens are proposed."""
+
+
 def changed(deployment: Deployment, settings: dict[str, Any], args: dict[str, Any]) -> Deployment:
     """Return a deployment with fields and engine_args changed; None takes an argument away."""
     own = {**deployment.engine_args, **args}
@@ -99,9 +102,14 @@ def _flags_of(settings: dict[str, Any], args: dict[str, Any]) -> tuple[str, ...]
             found.append(f"--{'' if value else 'no-'}{_SWITCHES[name]}")
         elif value is not None:
             found += [_FLAGS[name], str(value)]
+        elif name == "speculative_method":
+            found += [_FLAGS[name], NO_SPECULATION]
     for name, value in args.items():
         if value is None:
             continue
         word = str(value).lower() if isinstance(value, bool) else str(value)
-        found += ["--engine-arg", f"{name}={word}"]
+        if name in _OWN_FLAGS:
+            found += [_OWN_FLAGS[name], word]
+        else:
+            found += ["--engine-arg", f"{name}={word}"]
     return tuple(found)

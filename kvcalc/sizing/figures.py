@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from kvcalc.core.answers import At, DeploymentTotals, Figures, RankBudget, TermBounds
-from kvcalc.core.capacity import Budgets, capacity, least_of, requests_that_fit
+from kvcalc.core.capacity import Budgets, capacity, least_of, longest_held, requests_that_fit
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.memory import MemoryBudget, Term
@@ -21,8 +19,9 @@ from kvcalc.sizing.sizes import OWN_SIZES, sizes_of
 __all__ = ["alone", "at_length", "at_workload", "figures", "rank_budgets", "totals"]
 
 
-def figures(plan: CachePlan, budgets: Budgets) -> Figures:
-    """Return what a plan makes of such budgets; nothing at all of one below 1."""
+def figures(worked: Worked, budgets: Budgets) -> Figures:
+    """Return what the plan makes of such budgets; nothing at all of one below 1."""
+    plan = worked.plan
     least = least_of(budgets)
     if least is not None and least < 1:
         return Figures(
@@ -31,20 +30,23 @@ def figures(plan: CachePlan, budgets: Budgets) -> Figures:
             kv_cache_tokens=0,
             max_concurrency=0.0,
             max_sequences=0,
+            starts=False,
             fits=False,
             max_model_len_that_fits=0,
         )
     found = capacity(plan, budgets)
-    if plan.split == "fixed" and not found.fits:  # all of it or nothing
-        found = msgspec.structs.replace(found, kv_cache_tokens=0, max_concurrency=0.0)
+    # Where the engine runs fewer at once than are asked for, the length of so many is told.
+    each = worked.each if plan.places is None else min(worked.each, plan.places)
+    held = 0 if worked.refusal is not None else longest_held(plan, budgets, each)
     return Figures(
         kv_cache_bytes=found.kv_cache_bytes,
         num_blocks=found.num_blocks,
         kv_cache_tokens=found.kv_cache_tokens,
         max_concurrency=found.max_concurrency,
         max_sequences=found.max_sequences,
-        fits=found.fits,
-        max_model_len_that_fits=found.max_model_len_that_fits,
+        starts=found.starts and worked.refusal is None,
+        fits=worked.holds(budgets),
+        max_model_len_that_fits=held,
     )
 
 
@@ -70,7 +72,9 @@ def at_workload(worked: Worked, name: str, lengths: Lengths) -> At:
         least = least_of(budgets)  # of unequal ranks the one with the least decides
         if least is None:
             least = sum(p.total_bytes(p.units or 0) for p in worked.plan.rank.pools)
-        return float(requests_that_fit(worked.plan, least, lengths)) if least > 0 else 0.0
+        found = float(requests_that_fit(worked.plan, least, lengths)) if least > 0 else 0.0
+        places = worked.plan.max_sequences
+        return found if places is None else min(found, float(places))
 
     low, middle, high = (served(b) for b in (worked.low, worked.middle, worked.high))
     return At(tokens=None, workload=name, max_concurrency=middle, low=low, high=high)

@@ -83,7 +83,7 @@ def better_split(question: Question, change: Change) -> Change | None:
         )
         try:
             done = work(told.applied(question))
-            served = figures(done.plan, done.middle).max_concurrency
+            served = figures(done, done.middle).max_concurrency
         except KvcalcError:
             return found
         if served <= best or not isinstance(done.middle, tuple):
@@ -111,18 +111,12 @@ def _layout(question: Question, change: Change) -> Layout:
     asked = change.applied(question)
     try:
         done = work(asked)
-        found = figures(done.plan, done.middle)
+        if done.refusal is not None:
+            return _refused(change, done.refusal.why)
+        found = figures(done, done.middle)
         whole = totals(done.plan, alone(asked, done.plan), asked.deployment, found)
     except KvcalcError as error:
-        return Layout(
-            name=change.name,
-            flags=change.flags,
-            figures=None,
-            kv_cache_tokens=0,
-            max_concurrency=0.0,
-            duplication_factor=None,
-            why_not=error.message,
-        )
+        return _refused(change, error.message)
     return Layout(
         name=change.name,
         flags=change.flags,
@@ -131,4 +125,16 @@ def _layout(question: Question, change: Change) -> Layout:
         max_concurrency=whole.max_concurrency,
         duplication_factor=whole.duplication_factor,
         why_not=None,
+    )
+
+
+def _refused(change: Change, why: str) -> Layout:
+    return Layout(
+        name=change.name,
+        flags=change.flags,
+        figures=None,
+        kv_cache_tokens=0,
+        max_concurrency=0.0,
+        duplication_factor=None,
+        why_not=why,
     )

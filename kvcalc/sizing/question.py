@@ -5,18 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvcalc.core.capacity import Budgets
-from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import UsageError
-from kvcalc.core.lengths import Lengths
-from kvcalc.core.memory import MemoryBudget, Term
-from kvcalc.core.model import PARTITION, ModelSpec, stage_partition
-from kvcalc.core.plan import CachePlan
-from kvcalc.core.weights import beside_bytes, weights_on_rank
-from kvcalc.engines import budgets, plan
-from kvcalc.sizing.sizes import sizes_of
+import msgspec
 
-__all__ = ["Question", "Worked", "work"]
+from kvcalc.core.capacity import Budgets, holds, least_of, smallest_budget
+from kvcalc.core.deployment import Deployment, GpuSpec
+from kvcalc.core.errors import KvcalcError, UsageError
+from kvcalc.core.lengths import Lengths
+from kvcalc.core.memory import MemoryBudget
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import cdiv, format_count
+from kvcalc.engines import budgets, plan, shares_out
+from kvcalc.sizing.shares import PLACES
+from kvcalc.sizing.sharing import (
+    Refusal,
+    beyond_card,
+    beyond_free,
+    beyond_room,
+    check_shares,
+    free_for_one,
+    with_free,
+)
+from kvcalc.sizing.sizes import sizes_of
+from kvcalc.sizing.weights import weights_of
+
+__all__ = ["Question", "Worked", "too_many", "work"]
 
 
 class Question(NamedTuple):
@@ -28,11 +41,11 @@ class Question(NamedTuple):
             of each rank where that is given.
         weights_bytes: of the whole model, instead of what is known of it.
         quantization: what the weights are kept in, instead of the checkpoint's own.
-        sequences: the goal: so many sequences of the maximum at once.
+        sequences: the goal: so many sequences of the maximum at once, on all replicas together.
         lengths: further lengths to tell the concurrency of.
         workload: (name, requests) to tell the concurrency of.
         instances: servers of this kind on each card.
-        free_bytes: of the card before this server starts; None where it is alone.
+        free_bytes: of each card before this server starts; None where it is alone.
     """
 
     model: ModelSpec
@@ -45,6 +58,11 @@ class Question(NamedTuple):
     instances: int = 1
     free_bytes: int | None = None
 
+    @property
+    def each(self) -> int:
+        """Sequences of the goal that every replica (or group of ranks) must hold at once."""
+        return cdiv(self.sequences, sizes_of(self.deployment).holders)
+
 
 class Worked(NamedTuple):
     """A question worked out as far as every answer needs it.
@@ -53,6 +71,8 @@ class Worked(NamedTuple):
         plan: what the engine makes of it.
         memory: of each rank of the plan; empty where the cache is given.
         low, middle, high: bytes of the cache of each rank.
+        each: sequences of the goal that every replica (or group of ranks) must hold at once.
+        refusal: why it cannot run, whatever the cache would hold; None where it can.
     """
 
     plan: CachePlan
@@ -60,6 +80,33 @@ class Worked(NamedTuple):
     low: Budgets
     middle: Budgets
     high: Budgets
+    each: int
+    refusal: Refusal | None
+
+    def holds(self, budgets: Budgets) -> bool:
+        """Whether the goal is met with caches of so many bytes."""
+        return self.refusal is None and holds(self.plan, budgets, self.each)
+
+    @property
+    def crowded(self) -> str | None:
+        """Why the goal is not met whatever the memory; None where that is not so."""
+        return too_many(self.plan, self.each)
+
+    def missing(self) -> int:
+        """Bytes that one GPU lacks for the goal with the least that is left; 0: none would do."""
+        if self.refusal is not None:
+            return self.refusal.missing_bytes
+        wanted = smallest_budget(self.plan, self.each)
+        return 0 if wanted is None else max(0, wanted - (least_of(self.low) or 0))
+
+
+def too_many(found: CachePlan, sequences: int) -> str | None:
+    """Return that so many sequences are never run at once; None where they may be."""
+    places = found.places
+    if places is None or sequences <= places:
+        return None
+    setting = PLACES.get(found.engine, "max_num_seqs")
+    return f"no more than {format_count(places)} run at once ({setting}), whatever the memory"
 
 
 def work(question: Question) -> Worked:
@@ -68,89 +115,58 @@ def work(question: Question) -> Worked:
     Raises:
         UsageError: neither a card nor a cache is given.
         UnsupportedError: the engine refuses it, or kvcalc does not model it.
+        InvalidValueError: more free than there is, or shares of more than the card.
     """
-    deployment = question.deployment
+    deployment = with_free(question.deployment, question.free_bytes)
+    check_shares(deployment, question.instances)
     found = plan(question.model, deployment)
+    each = question.each
     given = deployment.kv_cache_memory_bytes
     if given is not None or (deployment.gpu is None and found.split == "fixed"):
-        return Worked(found, (), given, given, given)
+        refusal = None if given is None else _beside(question, found, given)
+        return Worked(found, (), given, given, given, each, refusal)
     if deployment.gpu is None:
         raise UsageError(
             "capacity needs memory", hint="name the card (--gpu), its memory or the cache's"
         )
-    memory = budgets(question.model, deployment, found, _weights(question, found))
+    memory = _memory(question, deployment, found)
     lows = tuple(one.cache_bytes[0] for one in memory)
     highs = tuple(one.cache_bytes[1] for one in memory)
     middles = tuple((low + high) // 2 for low, high in zip(lows, highs, strict=True))
-    return Worked(found, memory, lows, middles, highs)
+    on_cards = [one for one, rank in zip(memory, found.ranks, strict=True) if not rank.on_host]
+    refusal = next(filter(None, map(beyond_free, on_cards)), None)
+    refusal = refusal or next(filter(None, map(beyond_room, on_cards)), None)
+    return Worked(found, memory, lows, middles, highs, each, refusal)
 
 
-def _weights(question: Question, found: CachePlan) -> tuple[Term, ...]:
-    """Return the weights on a GPU of each rank of a plan, with what loading leaves beside them."""
-    deployment, model = question.deployment, question.model
-    tp, pp, replicas, _ = sizes_of(deployment)
-    experts = tp * replicas if deployment.enable_expert_parallel else None
-    sizes = stage_partition(
-        deployment.engine_args.get(PARTITION) if pp > 1 else None, model.num_hidden_layers, pp
+def _memory(
+    question: Question, deployment: Deployment, found: CachePlan
+) -> tuple[MemoryBudget, ...]:
+    weights = weights_of(
+        question.model,
+        deployment,
+        found,
+        total_bytes=question.weights_bytes,
+        quantization=question.quantization,
     )
-    draft = deployment.draft_model
-    if deployment.engine == "llama.cpp":
-        return _by_device(question, found)
-    terms = []
-    for stage in range(len(found.ranks)):
-        term = weights_on_rank(
-            model,
-            tp=tp,
-            pp=pp,
-            stage=stage,
-            ep=experts,
-            quantization=question.quantization,
-            total_bytes=question.weights_bytes,
-            drafts=deployment.speculative_method == "mtp",
-            sizes=sizes,
-        )
-        beside = beside_bytes(model, tp)
-        if isinstance(draft, ModelSpec) and stage == len(found.ranks) - 1:
-            # A draft model lies on the last stage, split as the model is.
-            own = weights_on_rank(draft, tp=tp)
-            term = _added(term, own.low_bytes, own.high_bytes, f" and the draft's, {own.source}")
-        terms.append(_added(term, 0, beside, ""))
-    return tuple(terms)
+    free = free_for_one(deployment, question.free_bytes, question.instances)
+    return budgets(question.model, deployment, found, weights, free)
 
 
-def _by_device(question: Question, found: CachePlan) -> tuple[Term, ...]:
-    """Return the weights on each device of llama.cpp: layers lie where their caches lie.
-
-    Exact where a file tells the tensors; else by the number of layers, give or take the output,
-    which lies with the last of them, and the embedding, which stays on the host.
-    """
-    whole = weights_on_rank(
-        question.model, quantization=question.quantization, total_bytes=question.weights_bytes
-    )
-    asked = question.quantization is not None or question.weights_bytes is not None
-    layers = question.model.num_hidden_layers
-    terms = []
-    for rank in found.ranks:
-        if rank.weights_bytes is not None and not asked:
-            size = rank.weights_bytes
-            terms.append(
-                Term(name="weights", low_bytes=size, high_bytes=size, source="the file's tensors")
-            )
-        elif len(found.ranks) == 1:
-            terms.append(whole)
-        else:
-            count = rank.share.num_hidden_layers if rank.share is not None else layers
-            low = whole.low_bytes * count * 4 // (5 * layers)
-            high = min(whole.high_bytes, whole.high_bytes * (count * 5 + layers) // (5 * layers))
-            source = f"{whole.source}; {count} of {layers} layers"
-            terms.append(Term(name="weights", low_bytes=low, high_bytes=high, source=source))
-    return tuple(terms)
-
-
-def _added(term: Term, low: int, high: int, source: str) -> Term:
-    return Term(
-        name=term.name,
-        low_bytes=term.low_bytes + low,
-        high_bytes=term.high_bytes + high,
-        source=term.source + source,
+def _beside(question: Question, found: CachePlan, given: int) -> Refusal | None:
+    """Return why a cache that is given cannot be on the card that is named, with the weights."""
+    deployment = question.deployment
+    if not isinstance(deployment.gpu, GpuSpec):
+        return None
+    alone = msgspec.structs.replace(deployment, kv_cache_memory_bytes=None)
+    memory: tuple[MemoryBudget, ...] = ()
+    if shares_out(deployment.engine):
+        try:
+            memory = _memory(question, alone, found)
+        except KvcalcError:
+            memory = ()  # nothing tells the weights, and the cache was all that was asked about
+    on_cards = [one for one, rank in zip(memory, found.ranks, strict=False) if not rank.on_host]
+    refused = next(filter(None, map(beyond_free, on_cards)), None)
+    return refused or beyond_card(
+        deployment.gpu, question.free_bytes, given, on_cards, question.instances
     )

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import UsageError
+from kvcalc.core.errors import KvcalcError, UsageError
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.levers import _changes
+from kvcalc.sizing.lever_changes import lever_changes
 from kvcalc.sizing.question import work
 
 _GIB = 2**30
 
 
 def _question(
-    model: str, gpu: str = "h100-80gb", memory: int = 15 * _GIB, **more: object
+    model: str, gpu: str | None = "h100-80gb", memory: int = 15 * _GIB, **more: object
 ) -> Question:
     deployment = Deployment(
         engine=str(more.pop("engine", "vllm")),
-        gpu=load_gpu(gpu),
+        gpu=None if gpu is None else load_gpu(gpu),
         kv_cache_memory_bytes=memory,
         max_model_len=8192,
     )
@@ -75,18 +76,20 @@ def test_so_many_sequences_at_once() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "lmdeploy"])
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-3-27b", "deepseek-v3"])
 def test_a_lever_is_a_plain_run_with_its_setting(engine: str, model: str) -> None:
-    question = _question(model, engine=engine)
-    levers = answer(question, with_levers=True).levers
-    assert levers
-    changes = {change.flags: change for change in _changes(question, work(question))}
-    for lever in levers:
-        if lever.figures is None:
-            assert lever.caution.startswith("refused: ")
-            continue
+    question = _question(model, gpu=None, engine=engine)  # on no card that is too small for it
+    found = answer(question, with_levers=True)
+    assert found.levers
+    changes = {change.flags: change for change in lever_changes(question, work(question))}
+    for refused in found.refused_levers:
+        with pytest.raises(KvcalcError, match=re.escape(refused.reason)):
+            answer(changes[refused.flags].applied(question))
+    for lever in found.levers:
         plain = answer(changes[lever.flags].applied(question))
         assert plain.kv_cache_tokens == lever.figures.kv_cache_tokens
         assert plain.max_concurrency == lever.figures.max_concurrency
         assert plain.max_model_len_that_fits == lever.figures.max_model_len_that_fits
+        assert plain.fits == lever.figures.fits  # no bounds: the cache is given
+        assert lever.concurrency_gain is None or lever.concurrency_gain > 1
 
 
 def test_levers_come_in_the_order_of_what_they_gain() -> None:
@@ -95,7 +98,6 @@ def test_levers_come_in_the_order_of_what_they_gain() -> None:
     assert gains == sorted(gains, reverse=True)
     (caching,) = (lever for lever in levers if lever.name == "no prefix caching")
     assert caching.flags == ("--no-enable-prefix-caching",)
-    assert caching.figures is not None
     assert caching.figures.kv_cache_tokens == 183_149  # as vLLM logs it
 
 
@@ -106,7 +108,7 @@ def test_a_change_that_is_already_there_is_no_lever() -> None:
 
 def test_layouts_of_the_same_gpus() -> None:
     """MLA's latent is kept by every tensor rank: replicas of fewer ranks keep more."""
-    question = _question("deepseek-v3")
+    question = _question("deepseek-v3", gpu=None)
     deployment = Change("", {"tensor_parallel_size": 8}).applied(question).deployment
     ways = answer(question._replace(deployment=deployment), with_layouts=True).layouts
     found = {way.name: way for way in ways}
@@ -168,7 +170,8 @@ def test_the_command_of_the_engine() -> None:
     question = _question("llama-3.1-8b")
     told = answer(question, suggest=True).suggested
     assert told == (
-        "vllm serve llama-3.1-8b --max-model-len 8192 --kv-cache-memory-bytes 16106127360"
+        "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192"
+        " --kv-cache-memory-bytes 16106127360"
     )
 
 

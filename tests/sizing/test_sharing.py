@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from typing import Any
+
+import msgspec
 import pytest
 
+from kvcalc.core.answers import Figures
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.memory import MemoryBudget
 from kvcalc.models import load_model
-from kvcalc.sizing import Question
-from kvcalc.sizing.sharing import held_by_others, largest_share, one_of_several
+from kvcalc.models.presets import load_gpu
+from kvcalc.sizing import Question, answer
+from kvcalc.sizing.figures import figures
+from kvcalc.sizing.lever_changes import lever_changes
+from kvcalc.sizing.question import work
+from kvcalc.sizing.sharing import beyond_free, largest_share, one_of_several
+from kvcalc.sizing.solve import solved
 
 _GIB = 2**30
 
@@ -48,6 +58,16 @@ def test_an_engine_whose_share_is_of_what_is_free() -> None:
         one_of_several(_question("sglang"))
 
 
+def test_the_release_says_what_its_share_is() -> None:
+    """0.9 up to 0.19, 0.92 from 0.20 on."""
+    question = _question(count=3)
+    older = msgspec.structs.replace(question.deployment, engine_version="0.19.1")
+    asked, _ = one_of_several(question._replace(deployment=older))
+    assert asked.deployment.gpu_memory_utilization == 0.3
+    found = answer(_on_card("vllm", instances=2))
+    assert "what is left of 0.46 of the card" in found.convention[-1]
+
+
 @pytest.mark.parametrize("free", [80 * _GIB, 72 * _GIB, 72 * _GIB - 1, 10 * _GIB, 1])
 def test_the_largest_share_that_starts(free: int) -> None:
     """The share that is told is free; a thousandth more is not."""
@@ -58,9 +78,133 @@ def test_the_largest_share_that_starts(free: int) -> None:
 
 def test_what_others_hold() -> None:
     memory = _memory(80 * _GIB, 72 * _GIB)
-    assert held_by_others(memory, 72 * _GIB)[0]
-    starts, told = held_by_others(memory, 72 * _GIB - 1)
-    assert not starts
-    assert told.endswith("the largest share that does is 0.899")
+    assert beyond_free(memory) is None
+    assert beyond_free(msgspec.structs.replace(memory, free_bytes=72 * _GIB)) is None
+    refused = beyond_free(msgspec.structs.replace(memory, free_bytes=72 * _GIB - 1))
+    assert refused is not None
+    assert refused.missing_bytes == 1
+    assert refused.why.endswith("the largest share that does is 0.899")
+
+
+def _on_card(engine: str, share: float | None = None, **more: Any) -> Question:
+    gpu = load_gpu(more.pop("gpu", "h100-80gb"))
+    args = more.pop("args", {})
+    deployment = Deployment(
+        engine=engine, gpu=gpu, max_model_len=8192, gpu_memory_utilization=share, engine_args=args
+    )
+    return Question(load_model("llama-3.1-8b"), deployment, **more)
+
+
+_TAKES_OF_WHAT_IS_FREE = {
+    "sglang": {"mem_fraction_static": 0.8},
+    "tensorrt-llm": {"free_gpu_memory_fraction": 0.8},
+    "lmdeploy": {"cache_max_entry_count": 0.8},
+    "transformers": {},
+    "llama.cpp": {"fit": False},
+    "exllamav3": {},
+}
+
+
+@pytest.mark.parametrize("engine", _TAKES_OF_WHAT_IS_FREE)
+def test_a_part_of_what_is_free(engine: str) -> None:
+    """Each GiB that others hold costs the cache the engine's own part of a GiB, and no start."""
+    args = _TAKES_OF_WHAT_IS_FREE[engine]
+    part = Fraction(str(next(iter(args.values()), 1))) if engine != "llama.cpp" else Fraction(1)
+    caches = [work(_on_card(engine, args=args, free_bytes=free * _GIB)).low for free in (50, 51)]
+    (less,), (more,) = caches  # type: ignore[misc]  # budgets of one rank each
+    assert abs(more - less - part * _GIB) <= 1
+    assert answer(_on_card(engine, args=args, free_bytes=50 * _GIB)).low.starts
+
+
+def test_a_share_of_the_card_must_be_free() -> None:
+    """A vLLM takes all of its share or does not start: what is free beyond it changes nothing."""
+    free, tight = (answer(_on_card("vllm", 0.5, free_bytes=n * _GIB)) for n in (60, 39))
+    assert free.low == answer(_on_card("vllm", 0.5)).low
+    assert not tight.fits
+    assert not tight.may_fit
+    assert tight.verdict.startswith("No: others hold 40.65 GiB of the card: ")
+    assert tight.missing_bytes > 0
+    assert "shares up to 0.492 start" in tight.notes[0]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "lmdeploy", "llama.cpp"])
+def test_what_is_free_reaches_levers_and_solutions(engine: str) -> None:
+    """A lever pulled, and a value put in, are plain runs on the same part of the card."""
+    question = _on_card(engine, free_bytes=40 * _GIB, sequences=2)
+    alone = answer(_on_card(engine, sequences=2))
+    found = answer(question, with_levers=True, solve_for=("max-num-seqs", "max-model-len"))
+    changes = {change.flags: change for change in lever_changes(question, work(question))}
+    for lever in found.levers:
+        assert lever.figures == _middle(changes[lever.flags].applied(question))
+    assert alone.low.kv_cache_bytes is None or found.low != alone.low
+    most, longest = (solved(question, one) for one in ("max-num-seqs", "max-model-len"))
+    assert most.solution.value == found.solutions[0].value
+    for one in (most, longest):
+        if one.change is not None:
+            goal = one.solution.value if one is most else 2
+            asked = one.change.applied(question)._replace(sequences=goal)
+            assert answer(asked).fits
+
+
+def _middle(question: Question) -> Figures:
+    done = work(question)
+    return figures(done, done.middle)
+
+
+def test_llama_cpp_fits_into_what_is_free() -> None:
+    """The fit goes by free memory: device_memory is what others leave of the card."""
+    told = _on_card("llama.cpp", args={"device_memory": f"{12 * _GIB} B"}, gpu="rtx-4090")
+    free = _on_card("llama.cpp", gpu="rtx-4090", free_bytes=12 * _GIB)
+    assert work(free) == work(told)
+
+
+def test_more_free_than_there_is() -> None:
     with pytest.raises(InvalidValueError, match="free of"):
-        held_by_others(memory, 81 * _GIB)
+        answer(_on_card("vllm", free_bytes=81 * _GIB))
+
+
+def test_several_servers_divide_what_is_free() -> None:
+    """The last of two finds its own share free only where both have room."""
+    for free, starts in ((72, False), (74, True)):
+        found = answer(_on_card("vllm", 0.46, instances=2, free_bytes=free * _GIB))
+        assert found.low.starts == starts
+
+
+def test_a_cache_beyond_the_card() -> None:
+    """A cache that is given is questioned: alone, and with the weights beside it."""
+    question = _on_card("vllm")
+    for size, why in (
+        (200, "No: a cache of 200 GiB is more than the 79.26 GiB of h100-80gb."),
+        (70, "No: a cache of 70 GiB and at least 16"),
+    ):
+        deployment = msgspec.structs.replace(question.deployment, kv_cache_memory_bytes=size * _GIB)
+        found = answer(question._replace(deployment=deployment))
+        assert not found.fits
+        assert not found.may_fit
+        assert found.missing_bytes > 0
+        assert found.verdict.startswith(why)
+    deployment = msgspec.structs.replace(question.deployment, kv_cache_memory_bytes=50 * _GIB)
+    assert answer(question._replace(deployment=deployment)).fits
+    assert not answer(
+        question._replace(deployment=deployment, free_bytes=64 * _GIB)
+    ).fits  # 0.92 of the card is asked for all the same
+
+
+@pytest.mark.parametrize(
+    ("more", "settings", "said"),
+    [
+        ({"weights_bytes": 10**9, "quantization": "fp8"}, {}, "quantization fp8 plays no part"),
+        ({}, {"kv_cache_memory_bytes": _GIB, "gpu_memory_utilization": 0.5}, "0.5 plays no part"),
+        ({"free_bytes": _GIB}, {"kv_cache_memory_bytes": _GIB, "gpu": None}, "none is named"),
+        ({"quantization": "fp8"}, {"kv_cache_memory_bytes": _GIB, "gpu": None}, "the weights play"),
+    ],
+)
+def test_what_plays_no_part_is_said(
+    more: dict[str, Any], settings: dict[str, Any], said: str
+) -> None:
+    question = _on_card("vllm", **more)
+    plain = answer(_on_card("vllm"))
+    deployment = msgspec.structs.replace(question.deployment, **settings)
+    found = answer(question._replace(deployment=deployment))
+    assert any(said in line for line in found.notes)
+    assert not any("plays no part" in line for line in plain.notes)

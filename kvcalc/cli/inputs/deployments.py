@@ -30,6 +30,10 @@ _NUMBERS = (
     "num_gpu_blocks_override",
     "num_speculative_tokens",
 )
+_NO_SPECULATION = "none"
+"""A word that undoes what a settings file, or an earlier option, says of speculation."""
+_OF_SPECULATION = ("speculative_method", "num_speculative_tokens", "draft_model")
+_ALL_LAYERS = ("auto", "all", "-1", "-2")
 _WORDS = (
     "attention_backend",
     "mamba_cache_dtype",
@@ -57,7 +61,10 @@ def deployments(
         for given in values["block"] or ()
     ]
     engines = _engines(values, several=several)
-    flags = {name: whole_from_0(values, name) for name in OWN_FLAGS}
+    flags: dict[str, int | str | None] = {
+        name: _layers_or(values, name) if name == "n_gpu_layers" else whole_from_0(values, name)
+        for name in OWN_FLAGS
+    }
     arguments = {name: engine_arguments(values, name, engines, flags) for name in engines}
     longest = tokens(values, "max")
     if longest is None and default_max is not None:
@@ -143,6 +150,12 @@ def _engine_settings(values: Values) -> dict[str, Any]:
     given: dict[str, Any] = {name: number(values, name) for name in _NUMBERS}
     given |= {name: switched(values, name) for name in SWITCHES}
     given |= {name: values[name] for name in _WORDS}
+    if given["speculative_method"] == _NO_SPECULATION:
+        return {
+            name: value
+            for name, value in given.items()
+            if value is not None and name not in _OF_SPECULATION
+        }
     draft = values["draft_model"]
     if draft is not None:
         given["draft_model"] = values.at(
@@ -162,6 +175,12 @@ def cache_dtypes(values: Values) -> list[str]:
         # `auto` stands for the model's own, which is known to be one.
         values.at("kv_cache_dtype", lambda name=name: kv_dtype(name, "bfloat16"))  # type: ignore[misc]  # its default
     return wanted
+
+
+def _layers_or(values: Values, name: str) -> int | str | None:
+    """Read a number of layers, or one of llama.cpp's words for all of them: auto, all, -1, -2."""
+    word = str(values[name] or "").strip().lower()
+    return word if word in _ALL_LAYERS else whole_from_0(values, name)
 
 
 def _or(values: Values, name: str, default: str) -> str:

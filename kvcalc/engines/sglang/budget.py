@@ -97,7 +97,7 @@ def budgets(
         Term(
             name="activation",
             low_bytes=0,
-            high_bytes=reserved(settings, latent=is_latent(model)),
+            high_bytes=max(0, reserved(settings, latent=is_latent(model)) - taken_high),
             source="steps and CUDA graphs, in what mem_fraction_static keeps back: as much as the"
             " default keeps for them (memory_hook.py, handle_gpu_memory_settings)",
         ),

@@ -110,7 +110,7 @@ def _share(
             " (gpu_worker.py, determine_available_memory)"
         )
     asked = deployment.gpu_memory_utilization
-    part = settings.rules.gpu_memory_utilization if asked is None else asked
+    part = settings.memory_share
     exact = Fraction(str(part))
     default = f" (the default of {settings.release})" if asked is None else ""
     return (ceil(seen.low_bytes * exact), ceil(seen.high_bytes * exact)), (

@@ -98,7 +98,7 @@ def release_convention(settings: Settings) -> Iterator[str]:
 
 def _memory(settings: Settings) -> str:
     """Say what of the card the cache gets: config/cache.py; v1/worker/gpu_worker.py."""
-    share = settings.rules.gpu_memory_utilization
+    share = settings.memory_share
     at = settings.release.number
     if at < (0, 18, 0):
         graphs = "CUDA graphs come on top of it"

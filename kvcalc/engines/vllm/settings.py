@@ -74,6 +74,7 @@ class Settings(NamedTuple):
         in_flight_tokens: tokens scheduled and not yet settled, which windows keep room for.
         prefix_caching: blocks are shared by requests with a common beginning.
         speculation: None where nothing is proposed.
+        memory_share: gpu_memory_utilization, the release's own unless asked for.
     """
 
     release: Release
@@ -99,6 +100,7 @@ class Settings(NamedTuple):
     num_gpu_blocks_override: int | None
     speculation: Speculation | None
     keeps_state_by_block: bool = False
+    memory_share: float = 0.9
 
     @property
     def extra_retained(self) -> int:
@@ -196,6 +198,7 @@ def resolve(
         num_gpu_blocks_override=deployment.num_gpu_blocks_override,
         speculation=speculation,
         keeps_state_by_block=keeps_state_by_block(model),
+        memory_share=deployment.gpu_memory_utilization or rules.gpu_memory_utilization,
     )
     return model, settings
 

@@ -91,7 +91,7 @@ def _convention(settings: Settings) -> tuple[str, ...]:
     )
     memory = (
         "Unless its bytes are given, the cache gets what is left of"
-        f" {settings.rules.gpu_memory_utilization} of the NPU."
+        f" {settings.memory_share} of the NPU."
     )
     null = "Block 0 is the null block: it is logged and allocated, and never handed out."
     return (step, memory, null)

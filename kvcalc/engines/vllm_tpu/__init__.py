@@ -121,7 +121,7 @@ def _convention(settings: Settings) -> tuple[str, ...]:
         " sequences, what vLLM takes where it cannot ask for the memory, unless given."
     )
     memory = (
-        f"Unless its bytes are given, the cache gets {settings.rules.gpu_memory_utilization} of the"
+        f"Unless its bytes are given, the cache gets {settings.memory_share} of the"
         " chips' memory, less what is in use after the weights are loaded."
     )
     null = "Block 0 is the null block: it is logged and allocated, and never handed out."

@@ -1,0 +1,161 @@
+"""The settings of an engine that are worth a try where more is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcalc.core.units import format_count
+from kvcalc.sizing.changes import Change, share_change
+from kvcalc.sizing.question import Question, Worked
+from kvcalc.sizing.shares import SHARES
+from kvcalc.sizing.sharing import largest_share
+from kvcalc.sizing.solve.lengths import of_length
+
+__all__ = ["lever_changes"]
+
+_UTILISATIONS = (0.95, 0.98)
+_FEWER_TOKENS = 2048
+_BLOCKS = (16, 32, 64, 128)
+_WEIGHTS = ("fp8", "int4")
+_GGUF = ("q8_0", "q4_k_m")
+_WIDE = ("bfloat16", "float16", "float32")
+
+
+def lever_changes(question: Question, worked: Worked) -> Iterator[Change]:
+    """Yield the changes that an engine knows, whether or not they do anything here."""
+    deployment, engine = question.deployment, question.deployment.engine
+    card = bool(worked.memory)
+    if card:
+        yield from _shares(question, worked)
+        if question.weights_bytes is None:  # else nothing tells what they are kept in
+            yield from _weights(question)
+    yield from _cache_dtypes(question, worked)
+    if engine == "llama.cpp":
+        yield from _llamacpp(question)
+    else:
+        yield from _parallel(question)
+    if worked.plan.max_model_len > 1:
+        half = worked.plan.max_model_len // 2
+        yield of_length(question, half)._replace(caution="longer requests are refused")
+    if engine == "vllm":
+        yield from _vllm(question, worked)
+    elif engine == "sglang":
+        yield Change(
+            "no shared prefixes",
+            {},
+            {"disable_radix_cache": True},
+            caution="prompts are recomputed",
+        )
+        if card:
+            yield Change(
+                "no CUDA graphs", {}, {"disable_cuda_graph": True}, caution="slower decoding"
+            )
+            yield Change(
+                "chunks of 2,048 tokens",
+                {},
+                {"chunked_prefill_size": 2048},
+                caution="slower prefill",
+            )
+    if deployment.speculative_method is not None:
+        yield Change(
+            "no speculation",
+            {"speculative_method": None, "num_speculative_tokens": None, "draft_model": None},
+            caution="tokens come one at a time",
+        )
+
+
+def _shares(question: Question, worked: Worked) -> Iterator[Change]:
+    deployment = question.deployment
+    setting = SHARES.get(deployment.engine)
+    if setting is None:
+        return
+    field = setting == "gpu_memory_utilization"
+    now = deployment.gpu_memory_utilization if field else deployment.engine_args.get(setting)
+    if field and question.free_bytes is not None and worked.memory:
+        most = largest_share(worked.memory[0], question.free_bytes)
+        if most and most != now:
+            yield share_change(setting, most, "all that others leave free")
+    for share in _UTILISATIONS:
+        if isinstance(now, float) and share <= now:
+            continue
+        yield share_change(setting, share, "what takes memory beside it must fit into the rest")
+
+
+def _weights(question: Question) -> Iterator[Change]:
+    words = _GGUF if question.deployment.engine == "llama.cpp" else _WEIGHTS
+    for word in words:
+        if word != question.quantization:
+            yield Change(
+                f"weights in {word}",
+                quantization=word,
+                caution="another checkpoint; quality changes",
+            )
+
+
+def _cache_dtypes(question: Question, worked: Worked) -> Iterator[Change]:
+    engine, now = question.deployment.engine, worked.plan.kv_cache_dtype
+    if engine == "llama.cpp":
+        for kind in ("q8_0", "q4_0"):
+            if now != kind:
+                yield Change(
+                    f"cache in {kind}",
+                    {"kv_cache_dtype": kind},
+                    caution="needs flash attention; quality changes",
+                )
+        return
+    if now in _WIDE and engine != "transformers":
+        yield Change("cache in fp8", {"kv_cache_dtype": "fp8"}, caution="quality may change")
+
+
+def _llamacpp(question: Question) -> Iterator[Change]:
+    args = question.deployment.engine_args
+    if args.get("swa_full"):
+        yield Change("windows alone (no --swa-full)", {}, {"swa_full": False})
+    yield Change("steps of 128 tokens", {}, {"ubatch_size": 128}, caution="slower prompts")
+    yield Change(
+        "cache in host memory", {}, {"no_kv_offload": True}, caution="much slower decoding"
+    )
+    if args.get("parallel") != 1:
+        yield Change("one sequence", {}, {"parallel": 1}, caution="requests wait for one another")
+
+
+def _parallel(question: Question) -> Iterator[Change]:
+    deployment = question.deployment
+    tp, dp = deployment.tensor_parallel_size, deployment.data_parallel_size
+    gpus = deployment.num_gpus * 2
+    yield Change(
+        f"tensor parallel {2 * tp}", {"tensor_parallel_size": 2 * tp}, caution=f"{gpus} GPUs"
+    )
+    yield Change(f"{2 * dp} replicas", {"data_parallel_size": 2 * dp}, caution=f"{gpus} GPUs")
+    if tp > 1 and tp % 2 == 0:
+        yield Change(
+            f"{2 * dp} replicas of half the ranks",
+            {"tensor_parallel_size": tp // 2, "data_parallel_size": 2 * dp},
+            caution="the same GPUs; each holds more of the weights",
+        )
+
+
+def _vllm(question: Question, worked: Worked) -> Iterator[Change]:
+    deployment = question.deployment
+    for size in range(2, deployment.tensor_parallel_size + 1):
+        if deployment.tensor_parallel_size % size == 0:
+            yield Change(
+                f"decode context parallel {size}",
+                {"decode_context_parallel_size": size},
+                caution="the same GPUs; ranks share a sequence's tokens",
+            )
+    if worked.plan.reuse_tokens is not None:
+        yield Change(
+            "no prefix caching", {"enable_prefix_caching": False}, caution="prompts are recomputed"
+        )
+    if deployment.disable_hybrid_kv_cache_manager:
+        yield Change("windows alone (hybrid manager)", {"disable_hybrid_kv_cache_manager": False})
+    for block in _BLOCKS:
+        yield Change(f"blocks of {block}", {"block_size": block})
+    yield Change(
+        f"steps of {format_count(_FEWER_TOKENS)} tokens",
+        {"max_num_batched_tokens": _FEWER_TOKENS},
+        caution="slower prefill",
+    )
+    if worked.memory:
+        yield Change("no CUDA graphs", {"enforce_eager": True}, caution="slower decoding")

@@ -1,0 +1,66 @@
+"""What was asked and plays no part: settings that another one stands in the way of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcalc.core.deployment import GpuSpec
+from kvcalc.core.units import format_count
+from kvcalc.sizing.question import Question, Worked
+from kvcalc.sizing.shares import PLACES, SHARES
+
+__all__ = ["without_effect"]
+
+
+def without_effect(question: Question, worked: Worked) -> Iterator[str]:
+    """Yield a line for everything that was asked for and changes nothing.
+
+    Args:
+        question: as it was asked.
+        worked: the same, worked out.
+    """
+    deployment = question.deployment
+    bytes_known = question.weights_bytes is not None
+    if bytes_known and question.quantization is not None:
+        yield (
+            f"quantization {question.quantization} plays no part: the bytes of the weights are"
+            " given"
+        )
+    given = deployment.kv_cache_memory_bytes is not None
+    named = isinstance(deployment.gpu, GpuSpec)
+    if given:
+        share = SHARES.get(deployment.engine, "")
+        own = deployment.engine_args.get(share)
+        asked = deployment.gpu_memory_utilization if own is None else own
+        if asked is not None:
+            yield f"{share} {asked} plays no part in the cache, whose bytes are given"
+        if question.instances > 1:
+            yield "the cache is that of each server: its bytes are given"
+    if given and not named and (bytes_known or question.quantization is not None):
+        yield "the weights play no part: the bytes of the cache are given, and no card"
+    if question.free_bytes is not None and not named:
+        yield "what is free of a card plays no part: none is named"
+    places = worked.plan.max_running
+    if places is not None:
+        yield from _over(worked, places)
+
+
+def _over(worked: Worked, places: int) -> Iterator[str]:
+    room = max(
+        (
+            worked.plan.capacity(budgets).max_concurrency
+            for budgets in (worked.middle,)
+            if _something(budgets)
+        ),
+        default=0.0,
+    )
+    if room > places:
+        setting = PLACES.get(worked.plan.engine, "max_num_seqs")
+        yield (
+            f"the cache has room for more than the {format_count(places)} sequences that run at"
+            f" once ({setting})"
+        )
+
+
+def _something(budgets: object) -> bool:
+    return not isinstance(budgets, tuple) or min(budgets) >= 1

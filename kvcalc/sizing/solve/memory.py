@@ -1,0 +1,157 @@
+"""The share of a card, from the least that holds the goal to the most, and the cache itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvcalc.core.capacity import smallest_budget
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.search import last_that
+from kvcalc.core.units import format_bytes
+from kvcalc.engines import plan
+from kvcalc.sizing.changes import Change, changed, share_change
+from kvcalc.sizing.question import Question, Worked, too_many
+from kvcalc.sizing.shares import SHARES
+from kvcalc.sizing.sharing import with_free
+from kvcalc.sizing.solve.searches import End, Solved, meets, smallest, solved, worked
+
+__all__ = ["kv_memory", "share_of_card"]
+
+_STEPS = 1000
+"""Shares of a card are tried in thousandths."""
+
+
+def share_of_card(question: Question) -> Solved:
+    """Return the shares from the least that holds the goal to the most that leaves room.
+
+    A larger share holds more. What an engine takes beside it (graphs, the driver's context, and
+    what others hold) bounds it from above.
+
+    Raises:
+        UnsupportedError: the engine has no such share, or no card is named to have one of.
+    """
+    engine = question.deployment.engine
+    setting = SHARES.get(engine)
+    if setting is None:
+        raise UnsupportedError(
+            f"{engine} has no share of the card's memory", hint="solve for another setting"
+        )
+    if question.deployment.gpu is None:
+        raise UnsupportedError("a share of which card?", hint="name the card (--gpu)")
+    deployment = changed(question.deployment, {"kv_cache_memory_bytes": None}, {})
+    question = question._replace(deployment=deployment)  # its share is asked for, not its bytes
+
+    def of(share: float) -> Change:
+        return share_change(setting, share)
+
+    at = _Shares(question, setting)
+    sure, possible = at.interval("low"), at.interval("high")
+    reason = "with a thousandth less it does not fit"
+    if sure is None:
+        reason = at.why_not()
+    elif sure[1] < at.top:
+        beside = "what others hold" if question.free_bytes is not None else "what lies beside it"
+        reason += f"; more than {sure[1] / _STEPS:g} may leave no room for {beside}"
+    found = solved(
+        question,
+        "gpu-memory-utilization",
+        sure and sure[0] / _STEPS,
+        possible and possible[0] / _STEPS,
+        reason,
+        of,
+    )
+    told = msgspec.structs.replace(
+        found.solution,
+        up_to=sure and sure[1] / _STEPS,
+        possible_up_to=possible and possible[1] / _STEPS,
+    )
+    return found._replace(solution=told)
+
+
+class _Shares:
+    """Shares of a card in thousandths, each worked out once."""
+
+    def __init__(self, question: Question, setting: str) -> None:
+        self.question, self.setting = question, setting
+        self.known: dict[int, Worked | None] = {}
+        top = _STEPS // question.instances
+        # Some engines have no share of one.
+        self.top = top if self.at(top) is not None else top - 1
+
+    def at(self, step: int) -> Worked | None:
+        """Return the question with that share; None where the engine refuses it."""
+        if step not in self.known:
+            self.known[step] = worked(self.question, share_change(self.setting, step / _STEPS))
+        return self.known[step]
+
+    def holds(self, step: int, end: End) -> bool:
+        """Whether the cache is large enough, whatever lies beside it."""
+        found = self.at(step)
+        if found is None:
+            return False
+        free = found._replace(
+            refusal=None,
+            low=_unbounded(found, 0),
+            high=_unbounded(found, 1),
+        )
+        return meets(free, end)
+
+    def has_room(self, step: int, end: End) -> bool:
+        """Whether what lies beside the share has room, and all of it is free."""
+        found = self.at(step)
+        return found is not None and all(
+            one.leaves_room(sure=end == "low")
+            and (one.free_bytes is None or one.taken_bytes[end == "low"] <= one.free_bytes)
+            for one in found.memory
+        )
+
+    def interval(self, end: End) -> tuple[int, int] | None:
+        """Return the least and the largest share with which the goal is met; None: none is."""
+        least = smallest(lambda step: self.holds(step, end), 1, self.top)
+        if least is None or not self.has_room(least, end):
+            return None
+        if self.has_room(self.top, end):
+            return least, self.top
+        return least, last_that(lambda step: self.has_room(step, end), least, self.top)
+
+    def why_not(self) -> str:
+        """Return why no share surely holds the goal."""
+        least = smallest(lambda step: self.holds(step, "low"), 1, self.top)
+        if least is None:
+            found = self.at(self.top)
+            crowded = None if found is None else found.crowded
+            return crowded or "it does not fit in the whole card"
+        return (
+            f"the cache holds it from {least / _STEPS:g} on, which leaves no room for what lies"
+            " beside it"
+        )
+
+
+def _unbounded(found: Worked, end: int) -> tuple[int, ...]:
+    """Return the caches of a share, whatever is free."""
+    return tuple(
+        msgspec.structs.replace(one, free_bytes=None).cache_bytes[end] for one in found.memory
+    )
+
+
+def kv_memory(question: Question) -> Solved:
+    """Return the fewest bytes of cache on every GPU that hold the goal."""
+    deployment = changed(question.deployment, {"kv_cache_memory_bytes": None}, {})
+    planned = plan(question.model, with_free(deployment, question.free_bytes))
+    each = question.each
+    value = smallest_budget(planned, each) if planned.num_gpus else None
+
+    def of(size: int) -> Change:
+        return Change(f"a cache of {size} B", {"kv_cache_memory_bytes": size})
+
+    reason = "a byte less does not hold it"
+    if not planned.num_gpus:
+        reason = "the whole cache lies on the host"
+    elif value is None:
+        reason = too_many(planned, each) or "no memory holds it"
+    elif (refused := worked(question, of(value))) is not None and refused.refusal is not None:
+        reason = f"{format_bytes(value)} would do, and {refused.refusal.why}"
+        value = None
+    else:
+        reason += f" ({format_bytes(value)})"
+    return solved(question, "kv-memory", value, value, reason, of)
