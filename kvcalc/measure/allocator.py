@@ -16,6 +16,14 @@ from typing import Any
 
 from kvcalc.core.errors import InvalidValueError, UnavailableError
 from kvcalc.core.lengths import whole_number
+from kvcalc.core.segments import (
+    LARGE_SEGMENT,
+    MIN_BLOCK,
+    SMALL_SEGMENT,
+    SMALL_SIZE,
+    device_bytes,
+    is_small,
+)
 from kvcalc.core.units import round_up
 from kvcalc.measure.allocator_blocks import (
     Block,
@@ -31,15 +39,8 @@ from kvcalc.measure.allocator_blocks import (
 from kvcalc.measure.allocator_stats import Stats
 from kvcalc.measure.oom_text import oom_text
 
-__all__ = ["LARGE_SEGMENT", "MIN_BLOCK", "ROUND_LARGE", "SMALL_SEGMENT", "SyntheticAllocator",
-           "SyntheticOutOfMemoryError"]  # fmt: skip
+__all__ = ["SyntheticAllocator", "SyntheticOutOfMemoryError"]
 
-MIN_BLOCK = 512
-SMALL_SIZE = 2**20
-SMALL_SEGMENT = 2 * 2**20
-MIN_LARGE_ALLOCATION = 10 * 2**20
-LARGE_SEGMENT = 20 * 2**20
-ROUND_LARGE = 2 * 2**20
 
 _FIRST_ADDRESS = 0x7F00_0000_0000
 
@@ -109,7 +110,7 @@ class SyntheticAllocator:
         if size < 1:
             raise InvalidValueError("an allocation is at least 1 byte")
         rounded = round_up(size, MIN_BLOCK)
-        owner = self._owner(pool, rounded <= SMALL_SIZE)
+        owner = self._owner(pool, is_small(rounded))
         block = (
             self._reuse(owner, rounded, stream)
             or self._grow(owner, rounded, stream)
@@ -117,7 +118,7 @@ class SyntheticAllocator:
         )
         if block is None:
             self._stats.num_ooms += 1
-            raise SyntheticOutOfMemoryError(self._text(_from_device(rounded)))
+            raise SyntheticOutOfMemoryError(self._text(device_bytes(rounded)))
         self._take(block, rounded, size)
         return block.address
 
@@ -271,7 +272,7 @@ class SyntheticAllocator:
 
     def _grow(self, owner: FreeBlocks, size: int, stream: int) -> Block | None:
         """Take a new segment from the device, or more of an expandable one."""
-        total = _from_device(size)
+        total = device_bytes(size)
         if self.allowed_bytes is not None and self.reserved_bytes + total > self.allowed_bytes:
             return None
         if self.expandable:
@@ -279,7 +280,7 @@ class SyntheticAllocator:
         if total > self.mem_get_info()[0]:
             return None
         block = Block(self._next, total, stream, owner)
-        self._next += round_up(total, ROUND_LARGE)
+        self._next += round_up(total, SMALL_SEGMENT)
         self._heads[block.address] = block
         owner.add(block)
         self._stats.segment(total, small=owner.small, oversize=self._oversize(total))
@@ -444,12 +445,3 @@ class SyntheticAllocator:
             private_bytes=private,
             allowed_bytes=self.allowed_bytes,
         )
-
-
-def _from_device(size: int) -> int:
-    """Return the bytes that are asked of the device for a block that no hole holds."""
-    if size <= SMALL_SIZE:
-        return SMALL_SEGMENT
-    if size < MIN_LARGE_ALLOCATION:
-        return LARGE_SEGMENT
-    return round_up(size, ROUND_LARGE)

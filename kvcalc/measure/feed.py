@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import BinaryIO
 
 from kvcalc.core.errors import InputError, printable
 from kvcalc.core.units import format_bytes
 
-__all__ = ["Feed"]
+__all__ = ["Feed", "file_name", "opened", "read_small"]
 
 _CHUNK = 2**20
 
@@ -69,3 +73,66 @@ class Feed:
         start = self.position
         self.position = start + count
         return self.data[start : self.position]
+
+
+def file_name(source: str) -> str:
+    """Return how errors name a file, or stdin for `-`."""
+    return "stdin" if source == "-" else printable(source)
+
+
+@contextmanager
+def opened(source: str, limit: int, stdin: BinaryIO | None = None) -> Iterator[Feed]:
+    """Open a file, or stdin for `-`.
+
+    Args:
+        source: a path, or `-`.
+        limit: bytes that are read at most.
+        stdin: what `-` stands for; the process's own when None.
+
+    Raises:
+        InputError: missing, a directory, unreadable, no stdin.
+    """
+    where = file_name(source)
+    if source == "-":
+        stream = stdin if stdin is not None else getattr(sys.stdin, "buffer", None)
+        if stream is None:
+            raise InputError("there is no stdin to read", hint="name a file", where=where)
+        yield Feed(stream, where, limit)
+        return
+    if os.path.isdir(source):  # Windows says "permission denied" when a directory is opened
+        raise InputError("is a directory", hint="name a file in it", where=where)
+    try:
+        file = open(source, "rb")  # noqa: SIM115 - closed below; an error inside is not this one
+    except FileNotFoundError:
+        raise InputError("no such file", hint="check the path", where=where) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = printable(getattr(error, "strerror", None) or str(error))
+        raise InputError(f"cannot be read: {reason}", hint="check the path", where=where) from None
+    with file:
+        yield Feed(file, where, limit)
+
+
+def read_small(source: str, limit: int, stdin: BinaryIO | None = None) -> str:
+    """Read a text of at most `limit` bytes; what is not UTF-8 in it is shown as such.
+
+    Raises:
+        InputError: missing, unreadable, larger, or another kind of file.
+    """
+    with opened(source, limit, stdin) as feed:
+        feed.need(limit + 1)
+        data = feed.data
+    where = file_name(source)
+    for magic, what in _FOREIGN.items():
+        if data.startswith(magic):
+            raise InputError(f"this is {what}", hint="give plain text", where=where)
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace")
+    return data.decode("utf-8-sig", "replace")
+
+
+_FOREIGN = {
+    b"\x1f\x8b": "a gzip file",
+    b"PK\x03\x04": "a zip file",
+    b"\x80": "a pickle",
+    b"\x28\xb5\x2f\xfd": "a zstd file",
+}

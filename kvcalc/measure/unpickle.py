@@ -15,7 +15,7 @@ import re
 import struct
 from codecs import escape_decode
 from collections.abc import Callable
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from kvcalc.core.errors import InputError
 from kvcalc.core.values import Value
@@ -76,27 +76,21 @@ class Pickled(Value, frozen=True, kw_only=True):
 
 
 def unpickle(
-    stream: BinaryIO,
-    where: str,
-    *,
-    skip: frozenset[str] = frozenset(),
-    find: str = "",
-    max_bytes: int = MAX_BYTES,
+    feed: Feed, where: str, *, skip: frozenset[str] = frozenset(), find: str = ""
 ) -> Pickled:
     """Read a pickle of plain data.
 
     Args:
-        stream: the file, read forward once.
+        feed: the file, read forward once.
         where: how errors name it.
         skip: keys whose values are not built.
         find: a text; dicts among the skipped that hold it as a value are returned.
-        max_bytes: the largest file.
 
     Raises:
         InputError: an opcode that could do more than hold data, a length that lies, a limit
             exceeded, an end too soon or too late; always one line with the offset.
     """
-    machine = _Machine(Feed(stream, where, max_bytes), where, skip, find)
+    machine = _Machine(feed, where, skip, find)
     value = machine.run()
     return Pickled(value=value, found=tuple(machine.found[-_MOST_FOUND:]))
 

@@ -1,0 +1,302 @@
+"""The holes of a caching allocator: which of them a request may use, now and after a clearing.
+
+A free block of PyTorch's allocator serves one device, stream, pool and class (up to 1 MiB, or
+more), so the largest hole of all is only an upper bound. Whole free segments go back to the device
+by themselves before the allocator gives up; pieces of segments that are partly in use do not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from kvcalc.core.segments import (
+    DEFAULT_POOL,
+    LARGE_SEGMENT,
+    MIN_BLOCK,
+    SMALL_SEGMENT,
+    OomEvent,
+    Segment,
+    Snapshot,
+    device_bytes,
+    is_small,
+)
+from kvcalc.core.units import round_up
+from kvcalc.core.values import Value
+
+__all__ = [
+    "AllocatorState",
+    "HoleBin",
+    "HoleGroup",
+    "RequestFit",
+    "fragmentation_index",
+    "histogram",
+    "state_of",
+]
+
+
+class HoleGroup(Value, frozen=True, kw_only=True):
+    """Holes that serve the same requests.
+
+    Attributes:
+        pool: "0.0" for the default one.
+        size_class: small (allocations of up to 1 MiB) or large.
+        releasable_bytes: what goes back to the device when the cache is emptied; of a private
+            pool, only once nothing uses the pool any more.
+        expandable_segments: how many of the segments grow in place.
+    """
+
+    stream: int
+    pool: str
+    size_class: Literal["small", "large"]
+    segments: int
+    reserved_bytes: int
+    allocated_bytes: int
+    awaiting_bytes: int
+    free_bytes: int
+    holes: int
+    largest_free_bytes: int
+    releasable_bytes: int
+    expandable_segments: int
+
+
+class HoleBin(Value, frozen=True, kw_only=True):
+    """Holes of at least `from_bytes`, a power of two, and less than twice that."""
+
+    from_bytes: int
+    holes: int
+    bytes: int
+
+
+class RequestFit(Value, frozen=True, kw_only=True):
+    """Whether one allocation is served.
+
+    Attributes:
+        block_bytes: the request rounded up to a block.
+        size_class: which holes it may use.
+        device_bytes: what is asked of the device where no hole serves.
+        fits_now: a free block serves it as it is.
+        streams: those that have such a block.
+        largest_usable_bytes: the largest hole that it may use, over all streams.
+        fits_after_empty_cache: with whole segments given back; None where it hangs on what the
+            device has free.
+        device_free_bytes: what the device has free; None where nobody said.
+        device_free_needed_bytes: what it must have free beside what is given back.
+        requests_in_holes: such requests that the usable holes take.
+        requests_in_free: such requests that their bytes would take in one piece.
+    """
+
+    request_bytes: int
+    block_bytes: int
+    size_class: Literal["small", "large"]
+    device_bytes: int
+    fits_now: bool
+    streams: tuple[int, ...]
+    largest_usable_bytes: int
+    fits_after_empty_cache: bool | None
+    device_free_bytes: int | None
+    device_free_needed_bytes: int
+    requests_in_holes: int
+    requests_in_free: int
+
+
+class AllocatorState(Value, frozen=True, kw_only=True):
+    """One device's memory as its allocator tells it, and what a request finds there.
+
+    Attributes:
+        source: what told it: snapshot, jax or bfc.
+        reserved_bytes: taken from the device; the pool's limit for jax and bfc.
+        awaiting_bytes: given back, but a stream still uses it.
+        requested_bytes: what was asked for of what is in use; None where it is not told.
+        releasable_bytes: goes back to the device when the cache is emptied.
+        split_free_bytes: free, in segments that are partly in use: it does not go back.
+        private_free_bytes: free in private pools, which others may not use.
+        fragmentation_index: Linux's, at the request: None where a hole serves it (Linux prints
+            -1), else near 0 for a shortage and near 1 for fragmentation.
+        quadratic_ratio: 1 - sqrt(sum of squared holes) / free; None where nothing is free.
+    """
+
+    source: Literal["snapshot", "jax", "bfc"]
+    device: int
+    segments: int
+    reserved_bytes: int
+    allocated_bytes: int
+    awaiting_bytes: int
+    requested_bytes: int | None
+    releasable_bytes: int
+    split_free_bytes: int
+    private_free_bytes: int
+    expandable_segments: int
+    groups: tuple[HoleGroup, ...]
+    histogram: tuple[HoleBin, ...]
+    request: RequestFit | None
+    fragmentation_index: float | None
+    quadratic_ratio: float | None
+    oom_events: tuple[OomEvent, ...] = ()
+
+
+def histogram(holes: Iterable[int]) -> tuple[HoleBin, ...]:
+    """Sort holes into powers of two, every bin between the least and the largest among them."""
+    counts: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
+    for hole in holes:
+        power = hole.bit_length() - 1
+        counts[power] += 1
+        sizes[power] += hole
+    if not counts:
+        return ()
+    return tuple(
+        HoleBin(from_bytes=1 << power, holes=counts[power], bytes=sizes[power])
+        for power in range(min(counts), max(counts) + 1)
+    )
+
+
+def fragmentation_index(holes: Sequence[int], request: int) -> float | None:
+    """Return Linux's fragmentation index for a request; None where a hole serves it.
+
+    1 - (1 + free / request) / holes: near 0 the request fails for want of memory, near 1 for want
+    of a hole.
+    """
+    if not holes:
+        return 0.0
+    if max(holes) >= request:
+        return None
+    return max(0.0, 1 - (1 + sum(holes) / request) / len(holes))
+
+
+def _quadratic(holes: Sequence[int]) -> float | None:
+    free = sum(holes)
+    if not free:
+        return None
+    return max(0.0, 1 - float(sum(hole * hole for hole in holes) ** 0.5) / free)
+
+
+def state_of(
+    snapshot: Snapshot, device: int, request: int, device_free: int | None = None
+) -> AllocatorState:
+    """Say what a device's allocator holds, and whether a request is served.
+
+    Args:
+        snapshot: segments of all devices.
+        device: which of them.
+        request: bytes of one allocation, at least 1.
+        device_free: what the device has free beside; None where it is not known.
+    """
+    segments = [segment for segment in snapshot.segments if segment.device == device]
+    blocks = [block for segment in segments for block in segment.blocks]
+    holes = [block.size for block in blocks if block.state == "free"]
+    in_use = [block for block in blocks if block.state != "free"]
+    told = all(block.requested is not None for block in in_use)
+    own = [segment for segment in segments if segment.pool == DEFAULT_POOL]
+    private = sum(_free(segment) for segment in segments if segment.pool != DEFAULT_POOL)
+    releasable = sum(segment.returnable for segment in own)
+    fit = _fit(own, request, snapshot.max_split_size, device_free)
+    return AllocatorState(
+        source="snapshot",
+        device=device,
+        segments=len(segments),
+        reserved_bytes=sum(block.size for block in blocks),
+        allocated_bytes=sum(b.size for b in blocks if b.state == "allocated"),
+        awaiting_bytes=sum(b.size for b in blocks if b.state == "awaiting"),
+        requested_bytes=sum(b.requested or 0 for b in in_use) if told else None,
+        releasable_bytes=releasable,
+        split_free_bytes=sum(holes) - private - releasable,
+        private_free_bytes=private,
+        expandable_segments=sum(segment.expandable for segment in segments),
+        groups=_groups(segments),
+        histogram=histogram(holes),
+        request=fit,
+        fragmentation_index=fragmentation_index(holes, fit.block_bytes),
+        quadratic_ratio=_quadratic(holes),
+        oom_events=snapshot.oom_events,
+    )
+
+
+def _free(segment: Segment) -> int:
+    return sum(block.size for block in segment.blocks if block.state == "free")
+
+
+def _groups(segments: Sequence[Segment]) -> tuple[HoleGroup, ...]:
+    by_key: dict[tuple[int, tuple[int, int], bool], list[Segment]] = {}
+    for segment in segments:
+        key = (segment.stream, segment.pool, segment.small)
+        by_key.setdefault(key, []).append(segment)
+    return tuple(_group(by_key[key]) for key in sorted(by_key))
+
+
+def _group(segments: Sequence[Segment]) -> HoleGroup:
+    blocks = [block for segment in segments for block in segment.blocks]
+    holes = [block.size for block in blocks if block.state == "free"]
+    first = segments[0]
+    return HoleGroup(
+        stream=first.stream,
+        pool=f"{first.pool[0]}.{first.pool[1]}",
+        size_class="small" if first.small else "large",
+        segments=len(segments),
+        reserved_bytes=sum(block.size for block in blocks),
+        allocated_bytes=sum(b.size for b in blocks if b.state == "allocated"),
+        awaiting_bytes=sum(b.size for b in blocks if b.state == "awaiting"),
+        free_bytes=sum(holes),
+        holes=len(holes),
+        largest_free_bytes=max(holes, default=0),
+        releasable_bytes=sum(segment.returnable for segment in segments),
+        expandable_segments=sum(segment.expandable for segment in segments),
+    )
+
+
+def _fit(
+    segments: Sequence[Segment], request: int, max_split: int | None, device_free: int | None
+) -> RequestFit:
+    """Say whether the default pool serves a request."""
+    block = round_up(request, MIN_BLOCK)
+    small = is_small(block)
+    now: dict[int, list[int]] = {}
+    kept = 0
+    for segment in segments:
+        if segment.small == small:
+            for hole in segment.free_blocks():
+                if _may_serve(hole.size, block, max_split):
+                    now.setdefault(segment.stream, []).append(hole.size)
+                    kept = max(kept, hole.kept)
+    holes = [size for sizes in now.values() for size in sizes]
+    streams = tuple(sorted(stream for stream, sizes in now.items() if max(sizes) >= block))
+    wanted = _wanted(segments, block, small=small)
+    needed = max(0, wanted - sum(segment.returnable for segment in segments))
+    after: bool | None = True
+    if kept < block and needed:
+        after = None if device_free is None else needed <= device_free
+    return RequestFit(
+        request_bytes=request,
+        block_bytes=block,
+        size_class="small" if small else "large",
+        device_bytes=wanted,
+        fits_now=bool(streams),
+        streams=streams,
+        largest_usable_bytes=max(holes, default=0),
+        fits_after_empty_cache=after,
+        device_free_bytes=device_free,
+        device_free_needed_bytes=0 if kept >= block else needed,
+        requests_in_holes=sum(hole // block for hole in holes),
+        requests_in_free=sum(holes) // block,
+    )
+
+
+def _may_serve(hole: int, block: int, max_split: int | None) -> bool:
+    """Whether max_split_size lets a hole serve a block, large enough or not."""
+    if max_split is None:
+        return True
+    if block < max_split:
+        return hole < max_split
+    return hole < block + LARGE_SEGMENT
+
+
+def _wanted(segments: Sequence[Segment], block: int, *, small: bool) -> int:
+    """Bytes asked of the device for a block; where segments grow in place, only what is missing."""
+    growing = [s for s in segments if s.expandable and s.small == small]
+    if not growing:
+        return device_bytes(block)
+    step = SMALL_SEGMENT if small else LARGE_SEGMENT
+    # A free block at the end grows: of it, what begins a page stays, and whole pages are returned.
+    rests = (-(s.total - s.blocks[-1].size) % step for s in growing if s.blocks[-1].state == "free")
+    return round_up(max(0, block - max(rests, default=0)), step)
