@@ -1,0 +1,257 @@
+"""What kvcalc says to a start: its plan's figures under the logged memory, as ranges.
+
+The memory is printed in two decimals, so that several numbers of blocks may be meant; a figure
+agrees where some memory that prints so gives it. Where no memory is printed, the tokens or blocks
+that are stand for it, and the other figures are held against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from kvcalc.core.capacity import capacity, longest, start_up_need
+from kvcalc.core.errors import KvcalcError
+from kvcalc.core.logs import Fact, Predicted, Unit
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.search import first_that
+from kvcalc.core.units import format_bytes, format_count
+from kvcalc.engines import start_up_log
+from kvcalc.measure.logs.starts import starts_of
+
+__all__ = ["Span", "agrees", "cache_budget", "predicted", "span_text"]
+
+_MOST_BLOCKS = 10**9
+_PLENTY = 2**45
+_SWAP = 4 * 2**30
+"""vLLM V0's default swap space on each GPU, from which its CPU blocks are counted."""
+
+_MOST_SCANNED = 600
+"""Numbers of blocks within a printed memory that are tried one by one."""
+
+
+class Span(NamedTuple):
+    """Bytes of the cache that a log allows, and which figure says so."""
+
+    low: int
+    high: int
+    basis: str
+
+
+def agrees(fact: Fact, found: Predicted) -> bool:
+    """Whether a logged figure and a predicted one can be the same number."""
+    if fact.low is None or fact.high is None:
+        return fact.printed == found.text
+    return fact.low <= found.high and found.low <= fact.high
+
+
+def predicted(plan: CachePlan, facts: Mapping[str, Fact]) -> dict[str, Predicted]:
+    """Return kvcalc's figures by the names of the log's."""
+    by_engine = {"vllm": _blocks_of, "vllm-ascend": _blocks_of, "vllm-tpu": _blocks_of}
+    by_engine |= {"tensorrt-llm": _tensorrt, "lmdeploy": _lmdeploy, "tgi": _tgi}
+    return dict(by_engine.get(plan.engine, _printed)(plan, facts))
+
+
+def span_text(low: float, high: float, unit: Unit) -> str:
+    """Return a range as people read it."""
+    if unit == "B":
+        ends = [format_bytes(int(low)), format_bytes(int(high))]
+    elif unit in ("times", "share"):
+        ends = [f"{low:,.2f}", f"{high:,.2f}"]
+    else:
+        ends = [format_count(int(low)), format_count(int(high))]
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+
+
+def _made(low: float, high: float, unit: Unit, basis: str) -> Predicted:
+    low, high = min(low, high), max(low, high)
+    return Predicted(text=span_text(low, high, unit), low=low, high=high, unit=unit, basis=basis)
+
+
+# ----------------------------------------------------------------------------- vLLM
+
+
+def cache_budget(plan: CachePlan, facts: Mapping[str, Fact]) -> Span | None:
+    """Return the bytes of a rank's cache that a log of vLLM allows; None where it tells none."""
+    memory = facts.get("available_kv_cache")
+    if memory is not None and isinstance(memory.low, int) and isinstance(memory.high, int):
+        return Span(memory.low, memory.high, f"{memory.printed} available")
+    pool = plan.block_pool
+    if pool is None:
+        return None
+    unit = pool.unit_bytes
+    blocks = facts.get("num_gpu_blocks")
+    if blocks is not None and isinstance(blocks.low, int) and blocks.low > 0:
+        return Span(blocks.low * unit, (blocks.low + 1) * unit - 1, f"{blocks.printed} blocks")
+    tokens = facts.get("kv_cache_tokens")
+    if tokens is None or not isinstance(tokens.low, int) or tokens.low < 1:
+        return None
+    low = _first_blocks(plan, unit, tokens.low)
+    if low is None:
+        return None
+    high = _first_blocks(plan, unit, tokens.low + 1) or low + 1
+    return Span(low * unit, max(low + 1, high) * unit - 1, f"{tokens.printed} tokens")
+
+
+def _first_blocks(plan: CachePlan, unit: int, tokens: int) -> int | None:
+    def enough(count: int) -> bool:
+        return capacity(plan, count * unit).kv_cache_tokens >= tokens
+
+    return first_that(enough, 0, _MOST_BLOCKS) if enough(_MOST_BLOCKS) else None
+
+
+def _blocks_of(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
+    yield from _layout(plan, facts)
+    if "num_cpu_blocks" in facts and plan.block_bytes:
+        count = _SWAP // plan.block_bytes
+        if facts["num_cpu_blocks"].low:  # 0: swap space is off
+            basis = "4 GiB of swap space over the bytes of a block"
+            yield "num_cpu_blocks", _made(count, count, "blocks", basis)
+    if "needed_memory" in facts:
+        need = max(start_up_need(plan, rank, plan.max_model_len) for rank in plan.ranks)
+        basis = f"what one sequence of {format_count(plan.max_model_len)} tokens takes"
+        yield "needed_memory", _made(need, need, "B", basis)
+    span = cache_budget(plan, facts)
+    if span is None or span.high < 1:
+        return
+    low, high = max(1, span.low), span.high
+    if plan.rank.units_are_set or plan.split == "fixed":
+        ends = [capacity(plan, low), capacity(plan, high)]
+    else:
+        ends = [capacity(plan, low), capacity(plan, high)]
+        low, high, ends = _narrowed(plan, facts, low, high, ends)
+    first, last = ends
+    if first.num_blocks is not None and last.num_blocks is not None:
+        yield "num_gpu_blocks", _made(first.num_blocks, last.num_blocks, "blocks", span.basis)
+    yield (
+        "kv_cache_tokens",
+        _made(first.kv_cache_tokens, last.kv_cache_tokens, "tokens", span.basis),
+    )
+    times = _made(first.max_concurrency, last.max_concurrency, "times", span.basis)
+    yield "max_concurrency", times
+    if "max_model_len_that_fits" in facts:
+        fits = [
+            min(longest(plan, rank, budget, plan.max_model_len) for rank in plan.ranks)
+            for budget in (low, high)
+        ]
+        yield "max_model_len_that_fits", _made(fits[0], fits[1], "tokens", span.basis)
+    if not span.basis.endswith("available") and plan.block_pool is not None:
+        yield "available_kv_cache", _made(span.low, span.high, "B", span.basis)
+
+
+def _narrowed(plan: CachePlan, facts: Mapping[str, Fact], low: int, high: int, ends: list) -> tuple:  # type: ignore[type-arg]
+    """Return the part of a memory whose blocks give every printed figure at once, if any does."""
+    pool = plan.block_pool
+    if pool is None:
+        return low, high, ends
+    unit = pool.unit_bytes
+    first, last = low // unit, high // unit
+    if not 0 < last - first <= _MOST_SCANNED:
+        return low, high, ends
+    held = []
+    for count in range(max(1, first), last + 1):
+        budget = max(low, count * unit)
+        found = capacity(plan, budget)
+        if _gives(found.num_blocks, facts.get("num_gpu_blocks")) and (
+            _gives(found.kv_cache_tokens, facts.get("kv_cache_tokens"))
+            and _gives(found.max_concurrency, facts.get("max_concurrency"))
+        ):
+            held.append((budget, min(high, (count + 1) * unit - 1), found))
+    if not held:
+        return low, high, ends
+    return held[0][0], held[-1][1], [held[0][2], held[-1][2]]
+
+
+def _gives(value: float | None, fact: Fact | None) -> bool:
+    if value is None or fact is None or fact.low is None or fact.high is None:
+        return True
+    return fact.low <= value <= fact.high
+
+
+def _layout(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
+    """Yield what a plan's groups look like: the block that was raised, layers that pad."""
+    if "attention_block_size" in facts and plan.block_size:
+        basis = "the block whose page covers a state"
+        yield "attention_block_size", _made(plan.block_size, plan.block_size, "tokens", basis)
+    if "padding_layers" in facts:
+        groups = plan.rank.groups()
+        widest = max(group.layers for group in groups)
+        count = sum(widest - group.layers for group in groups)
+        basis = f"groups of {widest} layers"
+        yield "padding_layers", _made(count, count, "count", basis)
+
+
+# ------------------------------------------------------------------- other engines
+
+
+def _printed(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
+    """Yield the figures of the lines that the engine would print itself."""
+    basis = f"{plan.engine}'s own lines of this plan"
+    try:
+        lines = start_up_log(plan, None if plan.split == "fixed" else _PLENTY)
+    except KvcalcError:
+        return
+    for start in starts_of(enumerate(lines, 1)):
+        if start.engine != plan.engine:
+            continue
+        for name, fact in start.facts().items():
+            if fact.low is None or fact.high is None or name not in facts:
+                continue
+            yield name, _made(fact.low, fact.high, fact.unit, basis)
+    if plan.engine == "llama.cpp":
+        yield from _devices(plan, facts)
+
+
+def _devices(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
+    for name, of in (("kv_buffer", False), ("state_buffer", True)):
+        if name not in facts:
+            continue
+        size = sum(
+            pool.total_bytes(pool.units or 0)
+            for rank in plan.ranks
+            for pool in rank.pools
+            if pool.name.endswith("state") is of
+        )
+        yield name, _made(size, size, "B", "all devices together")
+
+
+def _tensorrt(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
+    free, tokens = facts.get("free_memory"), facts.get("kv_cache_tokens")
+    block, unit = plan.block_size or 1, plan.block_bytes
+    if free is not None and isinstance(free.low, int) and isinstance(free.high, int):
+        low, high = free.low * 9 // 10, free.high * 9 // 10
+        basis = f"nine tenths (free_gpu_memory_fraction's default) of {free.printed} free"
+        ends = capacity(plan, max(1, low)), capacity(plan, max(1, high))
+        counts = [(end.num_blocks or 0) for end in ends]
+        yield "num_gpu_blocks", _made(*counts, "blocks", basis)
+        tokens_of = [count * block for count in counts]
+        yield "kv_cache_tokens", _made(*tokens_of, "tokens", basis)
+        yield "pool_memory", _made(low, high, "B", basis)
+    if tokens is not None and unit and isinstance(tokens.low, int) and plan.split != "fungible":
+        size = -(-tokens.low // block) * unit
+        yield "pool_memory", _made(size, size, "B", f"blocks of {tokens.printed} tokens")
+
+
+def _lmdeploy(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
+    blocks = facts.get("num_gpu_blocks")
+    if plan.block_bytes and "block_memory" in facts:
+        size = plan.block_bytes
+        yield "block_memory", _made(size, size, "B", f"a block of {plan.block_size} tokens")
+    if blocks is not None and isinstance(blocks.low, int) and plan.block_size:
+        count = blocks.low * plan.block_size
+        yield "kv_cache_tokens", _made(count, count, "tokens", f"{blocks.printed} blocks")
+
+
+def _tgi(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
+    blocks, size = facts.get("num_gpu_blocks"), facts.get("block_size")
+    if blocks is None or size is None:
+        return
+    if isinstance(blocks.low, int) and isinstance(size.low, int):
+        count = blocks.low * size.low
+        basis = f"{blocks.printed} blocks of {size.printed}"
+        yield "kv_cache_tokens", _made(count, count, "tokens", basis)
+    if plan.block_size:
+        yield "block_size", _made(plan.block_size, plan.block_size, "tokens", "TGI's kernels")
+
+
+_Predictor = Callable[[CachePlan, Mapping[str, Fact]], Iterator[tuple[str, Predicted]]]

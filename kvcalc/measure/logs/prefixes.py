@@ -1,0 +1,150 @@
+"""What loggers, containers and ranks put before a line: taken off, and told apart.
+
+A line is looked at from its beginning, one prefix at a time, so that the work grows with the
+length of the prefixes alone. Every expression is anchored and bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+__all__ = ["Stripped", "strip"]
+
+_MOST = 12
+"""Prefixes of one line: a container's stamp, a pod, a process, a date, a level, a file, a rank."""
+
+_COLOUR = re.compile(
+    r"(?:\x1b|\\x1b|\\u001b|\\033|#033|\^\[)\[[0-9;?]{0,24}[A-Za-z]"
+    r"|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?"
+)
+_COLOUR_MARKS = ("\x1b", "\\x1b", "\\u001b", "\\033", "#033", "^[")
+
+_SOURCES = (
+    re.compile(r"\[(?P<source>pod/[\w./-]{1,200})\][ \t]{1,8}"),  # kubectl logs --prefix
+    re.compile(r"(?P<source>[A-Za-z0-9][\w.-]{0,80})[ \t]{0,60}\|[ \t]{0,4}"),  # docker compose
+    re.compile(r"\[(?P<source>[a-z0-9][a-z0-9.-]{1,80}/[a-z0-9.-]{1,80})\][ \t]{1,8}"),
+)
+_RANKS = (
+    re.compile(
+        r"\((?P<rank>[A-Za-z][\w.+-]{1,60}) pid=(?P<pid>\d{1,10})(?:, ip=(?P<ip>[\w.:-]{1,60}))?\)[ \t]{0,4}"
+    ),
+    re.compile(r"\((?P<rank>VllmWorker(?:Process)? rank=\d{1,5})(?: pid=\d{1,10})?\)[ \t]{0,4}"),
+    re.compile(r"\((?P<rank>(?:Worker|EngineCore|APIServer)[\w.-]{0,40})\)[ \t]{0,4}"),
+    re.compile(r"(?P<rank>VllmWorker rank=\d{1,5}):[ \t]{0,4}"),
+    re.compile(
+        r"\[(?P<rank>(?:(?:DP|TP|PP|EP|CP|ATTN_DP|ATTN_TP|MOE_EP)\d{1,4} ?){1,6})\][ \t]{0,4}"
+    ),
+    re.compile(
+        r"\[20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+        r"(?: (?P<rank>(?:(?:DP|TP|PP|EP|CP)\d{1,4} ?){1,6}))?\][ \t]{0,4}"
+    ),
+    re.compile(r"\[rank ?(?P<rank>\d{1,5})\]:?[ \t]{0,4}", re.IGNORECASE),
+    re.compile(r"\[(?P<rank>\d{1,4}),\d{1,6}\]<std(?:out|err)>:[ \t]{0,4}"),  # mpirun --tag-output
+)
+_STAMPS = (
+    re.compile(
+        r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?[ \t]{1,8}"
+        r"(?:std(?:out|err) [FP] )?"
+    ),
+    re.compile(
+        r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}\d{1,2} \d\d:\d\d:\d\d(?:\.\d{1,6})? [\w.-]{1,80} [\w./@-]{1,80}(?:\[\d{1,10}\])?: ?"
+    ),  # journald
+    re.compile(r"\{[A-Za-z_][\w.-]{0,60}=\"[^}\n]{0,1000}\}[ \t]{1,8}"),  # logcli's labels
+    re.compile(r"[A-Za-z][\w.-]{0,40}\[\d{1,10}\]:[ \t]{1,8}"),  # llama[1]:
+    re.compile(r"\d{1,4}\.\d\d\.\d{3}\.\d{3} [DIWE] "),  # llama.cpp's own time and level
+    re.compile(r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL):?[ \t]{1,8}"),
+    re.compile(r"\d\d-\d\d \d\d:\d\d:\d\d[ \t]{1,8}"),
+    re.compile(r"\[20\d\d-\d\d-\d\d[^\]\n]{0,40}\][ \t]{0,4}"),
+    re.compile(r"\[\d\d/\d\d/20\d\d-\d\d:\d\d:\d\d\][ \t]{0,4}"),
+)
+_FILE = re.compile(
+    r"\[?(?:[\w./-]{0,80}/)?(?P<file>[A-Za-z_]\w{0,60}\.(?:py|cpp|cc|cu|rs)):(?P<number>\d{1,6})\]?:?[ \t]{0,4}"
+)
+_REPEATED = re.compile(r"\[repeated (?P<times>\d{1,6})x across cluster\]")
+_LOG_KEYS = ("log", "message", "msg", "line", "MESSAGE", "text")
+
+
+class Stripped(NamedTuple):
+    """A line without its prefixes.
+
+    Attributes:
+        text: what was said.
+        source: the container or pod that said it; "" where nothing tells it.
+        rank: the process that said it, without its pid: `Worker_TP0`, `TP3`; "" for none.
+        file, number: the source line that said it: `gpu_worker.py`, 298; "" and 0 for none.
+        times: how many processes said the same (Ray's `[repeated 30x across cluster]`).
+    """
+
+    text: str
+    source: str = ""
+    rank: str = ""
+    file: str = ""
+    number: int = 0
+    times: int = 1
+
+
+def strip(line: str) -> Stripped:
+    """Return a line without what was put before it.
+
+    >>> strip("(EngineCore_DP0 pid=71) INFO 10-03 08:00:00 [gpu_worker.py:298] ready")[:5]
+    ('ready', '', 'EngineCore_DP0', 'gpu_worker.py', 298)
+    """
+    if any(mark in line for mark in _COLOUR_MARKS):
+        line = _COLOUR.sub("", line)
+    source = rank = file = ""
+    number = 0
+    if line.startswith("{") and '"' in line:
+        line = _of_json(line)
+        if any(mark in line for mark in _COLOUR_MARKS):
+            line = _COLOUR.sub("", line)
+    at = len(line) - len(line.lstrip(" \t"))
+    for _ in range(_MOST):
+        if not source and (match := _first(_SOURCES, line, at)):
+            source, at = match["source"], match.end()
+            continue
+        if match := _first(_RANKS, line, at):
+            named = (match["rank"] or "").strip()
+            if named:
+                rank = f"{rank} {named}".strip() if rank != named else rank
+                groups = match.groupdict()
+                if named.startswith("RayWorker") and groups.get("pid"):  # all have one name
+                    rank += f" {groups['pid']} {groups.get('ip') or ''}".rstrip()
+            at = match.end()
+            continue
+        if match := _first(_STAMPS, line, at):
+            at = match.end()
+            continue
+        match = _FILE.match(line, at)
+        if match is None:
+            break
+        if not file:
+            file, number = match["file"], int(match["number"])
+        at = match.end()
+    times = 1
+    if "[repeated " in line and (match := _REPEATED.search(line)):
+        times = int(match["times"])
+    return Stripped(line[at:], source, rank, file, number, times)
+
+
+def _first(patterns: tuple[re.Pattern[str], ...], line: str, at: int) -> re.Match[str] | None:
+    for pattern in patterns:
+        if match := pattern.match(line, at):
+            return match
+    return None
+
+
+def _of_json(line: str) -> str:
+    """Return the text of a log line that is kept as a JSON object; the line where it is none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    if not isinstance(found, dict):
+        return line
+    for key in _LOG_KEYS:
+        text = found.get(key)
+        if isinstance(text, str):
+            return text.split("\n", 1)[0]
+    return line

@@ -1,0 +1,187 @@
+"""Shapes of lines as data: a template with named figures becomes one bounded expression.
+
+A template is the line as the engine prints it, with
+
+* `<name:kind>` for a figure or a word (see KINDS),
+* `[...]` for a part that may be missing, `{a|b}` for one of several,
+* a blank for any run of blanks, `~` for a run that may be empty, `…` for anything short.
+
+Nothing repeats without a bound and nothing that repeats stands in a repetition, so that the time
+is linear in the line.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from math import ceil, floor
+from typing import Literal, NamedTuple
+
+from kvcalc.core.logs import Unit
+
+__all__ = ["KINDS", "Keep", "Reading", "Shape", "read", "shape"]
+
+Keep = Literal["least", "most", "first", "last", "sum"]
+"""Which of several figures of one name counts: of ranks the least or most, else by order."""
+
+_INT = r"-?\d{1,3}(?:,\d{3}){1,8}(?!\d)|-?\d{1,20}"
+_DEC = r"-?\d{1,15}(?:\.\d{1,12})?"
+_WORD = r"[^\s,;()\[\]{}'\"]{1,200}"
+_OWN = r"-?\d{1,15}(?:\.\d{1,6})?[ \t]?(?:bytes|[KMGTP]i?B|B)\b"
+
+
+class Kind(NamedTuple):
+    """What a figure looks like and counts.
+
+    Attributes:
+        pattern: of the text.
+        unit: of the value.
+        scale: units of one printed: 2^30 for GiB.
+        digits: decimals that are printed at least, trailing zeros left out or not; None for a
+            whole number that is exact.
+        floor: the print is rounded down, not to the nearest.
+    """
+
+    pattern: str
+    unit: Unit
+    scale: int = 1
+    digits: int | None = None
+    floor: bool = False
+
+
+KINDS = {
+    "GiB": Kind(_DEC, "B", 2**30, 2),  # whatever it is called: every engine divides by 2^30
+    "MiB": Kind(_DEC, "B", 2**20, 2),
+    "MiB-floor": Kind(_INT, "B", 2**20, 0, floor=True),
+    "MiB-own": Kind(_DEC, "B", 2**20, 0),
+    "bytes": Kind(_INT, "B"),
+    "bytes-2": Kind(_DEC, "B", 1, 2),
+    "size": Kind(_OWN, "B", 1, 0),
+    "tokens": Kind(_INT, "tokens"),
+    "blocks": Kind(_INT, "blocks"),
+    "count": Kind(_INT, "count"),
+    "times": Kind(_DEC, "times", 1, 2),
+    "share": Kind(_DEC, "share", 1, 2),
+    "share-4": Kind(_DEC, "share", 1, 4),
+    "percent": Kind(_DEC, "count", 1, 2),
+    "word": Kind(_WORD, "text"),
+    "quoted": Kind(r"[^'\"\n]{1,300}", "text"),
+}
+"""Name of a kind in a template -> what it is."""
+
+_SIZES = {"bytes": 1, "B": 1, "KiB": 2**10, "KB": 2**10, "MiB": 2**20, "MB": 2**20}
+_SIZES |= {"GiB": 2**30, "GB": 2**30, "TiB": 2**40, "TB": 2**40, "PiB": 2**50, "PB": 2**50}
+
+
+class Reading(NamedTuple):
+    """A figure as it was read.
+
+    Attributes:
+        printed: the text.
+        low, high: what it stands for; None for a word.
+        unit: of both.
+    """
+
+    printed: str
+    low: int | float | None
+    high: int | float | None
+    unit: Unit
+
+
+class Shape(NamedTuple):
+    """One shape of a line.
+
+    Attributes:
+        needle: what must be in the line; looked for before the expression is tried.
+        expression: with a group for each figure.
+        kinds: of the figures, by name.
+        keep: which of several counts.
+        opens: a start begins with it, if this start has it already.
+        ends: a start is sized (or has failed) with it; an opening figure after it is of the next.
+        fails: the start ends with it.
+        says: a flag that the line sets, where it holds no figure.
+        numbered: a process prints one a cache: its second is NAME_2, and so on.
+    """
+
+    needle: str
+    expression: re.Pattern[str]
+    kinds: dict[str, str]
+    keep: Keep = "last"
+    opens: bool = False
+    ends: bool = False
+    fails: bool = False
+    says: str = ""
+    numbered: bool = False
+
+
+_PIECE = re.compile(r"<(?P<name>\w+):(?P<kind>[\w-]+)>|.", re.DOTALL)
+_PLAIN = {" ": r"[ \t]{1,20}", "~": r"[ \t]{0,20}", "[": "(?:", "]": ")?", "{": "(?:", "}": ")"}
+
+
+def shape(
+    needle: str,
+    template: str,
+    *,
+    keep: Keep = "last",
+    opens: bool = False,
+    ends: bool = False,
+    fails: bool = False,
+    says: str = "",
+    numbered: bool = False,
+) -> Shape:
+    """Return the shape of a template; see the module for how one is written."""
+    parts: list[str] = []
+    kinds: dict[str, str] = {}
+    depth = 0
+    for piece in _PIECE.finditer(template):
+        text = piece[0]
+        if piece["name"]:
+            kinds[piece["name"]] = piece["kind"]
+            parts.append(f"(?P<{piece['name']}>{KINDS[piece['kind']].pattern})")
+        elif text == "…":
+            parts.append(r"[^\n]{0,160}?")
+        elif text == "|" and depth:
+            parts.append("|")
+        else:
+            depth += (text == "{") - (text == "}")
+            parts.append(_PLAIN.get(text) or re.escape(text))
+    made = re.compile("".join(parts), re.ASCII)
+    return Shape(needle, made, kinds, keep, opens, ends, fails, says, numbered)
+
+
+def read(text: str, kind_name: str) -> Reading:
+    """Return what a printed figure stands for.
+
+    >>> read("1,952", "blocks")
+    Reading(printed='1,952', low=1952, high=1952, unit='blocks')
+    >>> read("3.81", "GiB").low, read("3.81", "GiB").high
+    (4085625036, 4096362455)
+    """
+    kind = KINDS[kind_name]
+    if kind.unit == "text":
+        return Reading(text, None, None, "text")
+    scale, digits = kind.scale, kind.digits
+    number = text.replace(",", "")
+    shown = text
+    if kind_name == "size":
+        number, unit = _own(number)
+        scale = _SIZES[unit]
+    elif scale > 1:
+        shown = f"{text} {'GiB' if scale == 2**30 else 'MiB'}"
+    if digits is None or (kind_name == "size" and scale == 1):
+        value = int(number)
+        return Reading(shown, value, value, kind.unit)
+    decimals = len(number.partition(".")[2])
+    exact = Fraction(number)
+    half = Fraction(1, 2 * 10 ** max(decimals, digits))
+    if kind.floor:
+        return Reading(shown, int(exact * scale), int((exact + 1) * scale) - 1, kind.unit)
+    low, high = (exact - half) * scale, (exact + half) * scale
+    if kind.unit == "B":
+        return Reading(shown, ceil(low), floor(high), kind.unit)
+    return Reading(shown, float(low), float(high), kind.unit)
+
+
+def _own(text: str) -> tuple[str, str]:
+    number = text.rstrip("bytesBKMGTPi \t")
+    return number, text[len(number) :].strip()

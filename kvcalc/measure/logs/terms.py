@@ -1,0 +1,97 @@
+"""The memory of one GPU as the log tells it, beside what kvcalc would have said without the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvcalc.core.answers import RankBudget
+from kvcalc.core.logs import Fact, LoggedTerm
+
+__all__ = ["terms_of", "total_of"]
+
+_TERMS = (
+    ("weights", ("weights_memory",)),
+    ("weights and other", ("consumed_memory",)),
+    ("activation", ("activation_memory",)),
+    ("graphs", ("graph_memory", "estimated_graph_memory")),
+    ("other", ("non_torch_memory",)),
+    ("compute buffers", ("compute_buffer",)),
+    ("cache", ("available_kv_cache", "pool_memory", "cache_size")),
+)
+"""Term -> the figures that may tell it, the one that is preferred first."""
+
+_PREDICTED = {
+    "weights": ("weights",),
+    "weights and other": ("weights", "context", "communication", "other"),
+    "activation": ("activation",),
+    "graphs": ("graphs",),
+    "other": ("context", "communication", "other"),
+}
+"""Term -> the terms of a capacity answer that are the same memory."""
+
+
+def total_of(facts: Mapping[str, Fact], budget: tuple[RankBudget, ...]) -> int | None:
+    """Return the card's memory: logged in the middle of its rounding, or the card's own."""
+    fact = facts.get("total_memory")
+    if fact is not None and isinstance(fact.low, int) and isinstance(fact.high, int):
+        return (fact.low + fact.high) // 2
+    return budget[0].total_bytes if budget else None
+
+
+def terms_of(
+    engine: str, facts: Mapping[str, Fact], budget: tuple[RankBudget, ...]
+) -> tuple[LoggedTerm, ...]:
+    """Return every term that the log or the card's budget tells."""
+    first = budget[0] if budget else None
+    found = []
+    consumed = "consumed_memory" in facts
+    for name, figures in _TERMS:
+        if (name == "weights and other") is not consumed and name in ("weights and other",):
+            continue
+        if consumed and name in ("weights", "other"):
+            continue
+        fact = next((facts[figure] for figure in figures if figure in facts), None)
+        logged = _range(fact)
+        if engine in ("sglang",) and name == "cache" and logged is None:
+            logged = _pools(facts)
+        predicted = None if first is None else _predicted(name, first)
+        if logged is None and predicted is None:
+            continue
+        source = "" if fact is None else f"line {fact.line}"
+        meets = (
+            None
+            if logged is None or predicted is None
+            else logged[0] <= predicted[1] and predicted[0] <= logged[1]
+        )
+        found.append(
+            LoggedTerm(name=name, logged=logged, predicted=predicted, agrees=meets, source=source)
+        )
+    return tuple(found)
+
+
+def _range(fact: Fact | None) -> tuple[int, int] | None:
+    if fact is None or not isinstance(fact.low, int) or not isinstance(fact.high, int):
+        return None
+    return fact.low, fact.high
+
+
+def _pools(facts: Mapping[str, Fact]) -> tuple[int, int] | None:
+    """Return SGLang's pools together: K and V of model and draft, and states."""
+    names = [
+        name
+        for name in facts
+        if name.startswith(("k_size", "v_size", "kv_size", "conv_state", "ssm_state", "proposed_"))
+    ]
+    spans = [span for name in names if (span := _range(facts[name])) is not None]
+    return (sum(low for low, _ in spans), sum(high for _, high in spans)) if spans else None
+
+
+def _predicted(name: str, budget: RankBudget) -> tuple[int, int] | None:
+    if name == "cache":
+        low, high = budget.cache_bytes
+        return low, high
+    names = _PREDICTED.get(name, ())
+    terms = [term for term in budget.terms if term.name in names]
+    if not terms:
+        return None
+    return sum(t.low_bytes for t in terms), sum(t.high_bytes for t in terms)

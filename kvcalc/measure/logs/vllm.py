@@ -1,0 +1,138 @@
+"""Lines of vLLM, V0 and V1, and of its plugins for other chips."""
+
+from __future__ import annotations
+
+from kvcalc.measure.logs.shapes import Shape, shape
+
+__all__ = ["SHAPES"]
+
+_V0 = (
+    shape("blocks:", "{GPU|CUDA|cuda|rocm|cpu|hpu|npu|xpu|tpu} blocks: <num_gpu_blocks:blocks>"
+          "[, #~CPU blocks: <num_cpu_blocks:blocks>]", keep="least", ends=True),
+    shape("Memory profiling results:",
+          "total_gpu_memory=<total_memory:GiB>GiB initial_memory_usage=<initial_memory:GiB>GiB"
+          " peak_torch_memory=<peak_torch_memory:GiB>GiB"
+          " memory_usage_post_profile=<post_profile_memory:GiB>GiB"
+          " non_torch_memory=<non_torch_memory:GiB>GiB kv_cache_size=<available_kv_cache:GiB>GiB"
+          " gpu_memory_utilization=<gpu_memory_utilization:share>", keep="least", opens=True),
+    shape("the current vLLM instance can use",
+          "total_gpu_memory (<total_memory:GiB>GiB) x gpu_memory_utilization"
+          " (<gpu_memory_utilization:share>) = <requested_memory:GiB>GiB"),
+    shape("model weights take",
+          "model weights take <weights_memory:GiB>GiB; non_torch_memory takes"
+          " <non_torch_memory:GiB>GiB; PyTorch activation peak memory takes"
+          " <activation_memory:GiB>GiB; the rest of the memory reserved for KV Cache is"
+          " <available_kv_cache:GiB>GiB", keep="least", opens=True),
+    shape("The model's max seq len",
+          "The model's max seq len (<max_model_len:tokens>) is larger than the maximum number of"
+          " tokens that can be stored in KV cache (<kv_cache_tokens:tokens>)",
+          keep="least", ends=True, fails=True, says="too_long_v0"),
+)  # fmt: skip
+
+_MEMORY = (
+    shape("vailable KV cache memory", "Available KV cache memory: <available_kv_cache:GiB> GiB",
+          keep="least", opens=True),
+    shape("odel loading took", "Model loading took <weights_memory:GiB> {GB|GiB}", keep="most"),
+    shape("oading model weights took", "Loading model weights took <weights_memory:GiB> {GB|GiB}",
+          keep="most"),
+    shape("raph capturing finished",
+          "Graph capturing finished in <graph_seconds:count> secs, took <graph_memory:GiB> GiB",
+          keep="most"),
+    shape("stimated CUDA graph memory",
+          "Estimated CUDA graph memory: <estimated_graph_memory:GiB> GiB total", keep="most"),
+    shape("graph pool memory",
+          "graph pool memory: <graph_memory:GiB> GiB (actual),"
+          " <estimated_graph_memory:GiB> GiB (estimated)", keep="most"),
+    shape("CUDA graph memory profiling is enabled",
+          "current --gpu-memory-utilization=<gpu_memory_utilization:share-4> is equivalent to"
+          " --gpu-memory-utilization=<utilization_without_graphs:share-4>"),
+    shape("--gpu-memory-utilization from",
+          "--gpu-memory-utilization from <gpu_memory_utilization:share-4> to"
+          " <utilization_with_graphs:share-4> to maintain"),
+    shape("Free memory on device",
+          "Free memory on device (<free_memory:GiB>/<total_memory:GiB> GiB) on startup. Desired GPU"
+          " memory utilization is (<gpu_memory_utilization:share>, <requested_memory:GiB> GiB)."),
+    shape("Actual usage is",
+          "Actual usage is <weights_memory:GiB> GiB for weight[s][(s)], <activation_memory:GiB> GiB"
+          " for peak activation, <non_torch_memory:GiB> GiB for non-torch memory, and"
+          " <graph_memory:GiB> GiB for CUDAGraph memory"),
+    shape("Actual usage is",
+          "Actual usage is <consumed_memory:GiB> GiB for consumed memory (weights + non-torch),"
+          " <activation_memory:GiB> GiB for peak activation, and <graph_memory:GiB> GiB for"
+          " CUDAGraph memory"),
+    shape("to fit into requested memory",
+          "`--kv-cache-memory[-bytes]=<suggested_to_fit:bytes>` (<suggested_to_fit_gib:GiB> GiB) to"
+          " fit into requested memory"),
+    shape("to fully utilize gpu memory",
+          "`--kv-cache-memory[-bytes]=<suggested_to_fill:bytes>` (<suggested_to_fill_gib:GiB> GiB)"
+          " to fully utilize gpu memory"),
+    shape("Current kv cache memory in use is",
+          "Current kv cache memory in use is <available_kv_cache:GiB> GiB", keep="least"),
+    shape("is less than desired GPU memory utilization",
+          "Free memory on device[ {cuda|npu|xpu|hpu}:<device:count>] (<free_memory:GiB>/"
+          "<total_memory:GiB> GiB) on startup is less than desired GPU memory utilization"
+          " (<gpu_memory_utilization:share>, <requested_memory:GiB> GiB)",
+          ends=True, fails=True, says="others_hold"),
+)  # fmt: skip
+
+_SIZE = (
+    shape("KV cache size:", "{GPU|CPU|NPU|TPU|XPU} KV cache size: <kv_cache_tokens:tokens> tokens",
+          keep="least", ends=True),
+    shape("Maximum concurrency for",
+          "Maximum concurrency for <max_model_len:tokens> tokens per request:"
+          " <max_concurrency:times>x", keep="least", ends=True),
+    shape("max seq len", "To serve at least one request with the {models's|model's} max seq len"
+          " (<max_model_len:tokens>)", ends=True, fails=True, says="too_long"),
+    shape("KV cache is needed", "<needed_memory:GiB> GiB KV cache is needed",
+          keep="most", ends=True, fails=True, says="too_long"),
+    shape("available KV cache memory (",
+          "larger than the available KV cache memory (<available_kv_cache:GiB> GiB)",
+          keep="least", ends=True, fails=True, says="too_long"),
+    shape("stimated maximum model length", "estimated maximum model length is"
+          " <max_model_len_that_fits:tokens>",
+          keep="least", ends=True, fails=True, says="too_long"),
+    shape("No available memory for the cache blocks", "No available memory for the cache blocks",
+          ends=True, fails=True, says="nothing_left"),
+    shape("Overriding num_gpu_blocks",
+          "Overriding num_gpu_blocks=<profiled_blocks:blocks> with"
+          " num_gpu_blocks_override=<num_gpu_blocks_override:blocks>"),
+    shape("to fit Mamba cache blocks", "to fit Mamba cache blocks (<num_gpu_blocks:blocks> blocks"
+          " available)", keep="least"),
+    shape("cache_config_info", 'num_gpu_blocks="<num_gpu_blocks:blocks>"'),
+)  # fmt: skip
+
+_SHAPE = (
+    shape("etting attention block size to",
+          "Setting attention block size to <attention_block_size:tokens> tokens"),
+    shape("Padding mamba page size by", "Padding mamba page size by <state_padding:percent>%"),
+    shape("padding layers, may waste",
+          "Add <padding_layers:count> padding layers, may waste at most <padding_waste:percent>%",
+          keep="sum"),
+    shape("using group_size", "using group_size <group_size:count>"),
+    shape("Hybrid KV cache manager is disabled", "Hybrid KV cache manager is disabled",
+          says="no_hybrid_manager"),
+    shape("to store kv cache", "Using <kv_cache_dtype:word> data type to store kv cache"),
+    shape("fp8_ds_mla", "Using … fp8_ds_mla", says="fp8_ds_mla"),
+    shape("fp8_ds_mla", "Using {DeepSeek's fp8_ds_mla|fp8_ds_mla}", says="fp8_ds_mla"),
+    shape("Encoder cache will be initialized",
+          "Encoder cache will be initialized with a budget of <encoder_budget:tokens> tokens"),
+    shape("hunked prefill is enabled",
+          "Chunked prefill is enabled with max_num_batched_tokens=<max_num_batched_tokens:tokens>"),
+    shape("KV cache page size calculated by vLLM",
+          "calculated by vLLM (<page_computed:bytes> Bytes) does not match with actual page size"
+          " used by Attention kernel (<page_actual:bytes> Bytes)"),
+)  # fmt: skip
+
+_START = (
+    shape("vLLM API server version", "vLLM API server version[:] <engine_version:word>",
+          opens=True),
+    shape("LLM engine (v", "Initializing a[n] [V0 ][V1 ]LLM engine (v<engine_version:word>)"
+          " with config:", opens=True),
+    shape("lugin ascend", "Platform plugin ascend", says="ascend"),
+    shape("NPU blocks", "NPU blocks", says="ascend"),
+    shape("NPU graph memory", "NPU graph memory", says="ascend"),
+    shape("latform plugin tpu", "Platform plugin tpu", says="tpu"),
+)  # fmt: skip
+
+SHAPES: tuple[Shape, ...] = (*_START, *_V0, *_MEMORY, *_SIZE, *_SHAPE)
+"""vLLM 0.2 to 0.33; the files that print them are named beside the rules (engines/vllm)."""
