@@ -36,7 +36,8 @@ _NAMES = """
     mem_fraction_static max_total_tokens max_mamba_cache_size enable_dp_attention
     speculative_num_steps speculative_eagle_topk mamba_radix_cache_strategy disaggregation_mode
     ctx_size parallel batch_size ubatch_size n_gpu_layers n_gpu_layers_draft cache_type_k
-    cache_type_v flash_attn split_mode tensor_split fit
+    cache_type_v flash_attn split_mode tensor_split fit kv_unified
+    num_ctx ollama_context_length ollama_num_parallel ollama_kv_cache_type ollama_flash_attention
     free_gpu_memory_fraction max_tokens enable_attention_dp
     max_input_tokens cuda_memory_fraction cache_max_entry_count quant_policy
 """
