@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvcalc.core.errors import (
@@ -115,7 +116,10 @@ def test_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stdin = load_model("-", stdin=io.BytesIO(json.dumps(LLAMA).encode()))
 
     assert {m.name for m in read} == {"tiny-llama"}
-    assert read[0] == read[1] == read[2]
+    # Each says what an engine would be given to load it: the folder as it was named.
+    assert [m.origin for m in read] == [".", ".", str(folder)]
+    assert read[0] == read[1] == msgspec.structs.replace(read[2], origin=".")
+    assert stdin.origin is None
     assert stdin.layers == read[0].layers
     assert read[0].bytes_per_token() == 2 * 2 * 2 * 64 * 2
     assert load_model("config.json", kind="config") == read[0]

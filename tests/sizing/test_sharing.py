@@ -95,7 +95,7 @@ def _on_card(engine: str, share: float | None = None, **more: Any) -> Question:
     return Question(load_model("llama-3.1-8b"), deployment, **more)
 
 
-_TAKES_OF_WHAT_IS_FREE = {
+_TAKES_OF_WHAT_IS_FREE: dict[str, dict[str, Any]] = {
     "sglang": {"mem_fraction_static": 0.8},
     "tensorrt-llm": {"free_gpu_memory_fraction": 0.8},
     "lmdeploy": {"cache_max_entry_count": 0.8},
@@ -141,7 +141,7 @@ def test_what_is_free_reaches_levers_and_solutions(engine: str) -> None:
     assert most.solution.value == found.solutions[0].value
     for one in (most, longest):
         if one.change is not None:
-            goal = one.solution.value if one is most else 2
+            goal = int(one.solution.value or 0) if one is most else 2
             asked = one.change.applied(question)._replace(sequences=goal)
             assert answer(asked).fits
 
