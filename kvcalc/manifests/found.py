@@ -120,6 +120,8 @@ class Invocation(NamedTuple):
         attached: files by the path under which the server sees them.
         findings: what is wrong with the file itself.
         engine: where the carrier says it without a command or an image that shows it.
+        under_entry_point: the words come after the command that the image runs by itself
+            (compose's `command`, a container's `args`), which the file does not replace.
     """
 
     name: str
@@ -135,6 +137,7 @@ class Invocation(NamedTuple):
     attached: Mapping[str, Attached] = {}
     findings: tuple[Finding, ...] = ()
     engine: str | None = None
+    under_entry_point: bool = False
 
 
 class Setting(NamedTuple):
