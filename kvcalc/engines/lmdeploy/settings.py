@@ -138,6 +138,11 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
                 f"{name} is a setting of LMDeploy's {_OF[name]} engine", hint="leave it out"
             )
     gpu = deployment.gpu
+    if isinstance(gpu, GpuSpec) and gpu.compute_capability is None:
+        raise UnsupportedError(
+            f"{gpu.name} is no CUDA card, and LMDeploy's rules are known here for those alone",
+            hint="name an NVIDIA card (kvcalc gpus lists them)",
+        )
     numbers = {name: _number(given, name) for name in _OF if name not in _WORDS}
     found = release(deployment.engine_version, str(backend))
     dtype = dtype_of(model, deployment, str(backend), found, notes)
