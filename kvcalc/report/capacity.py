@@ -19,16 +19,15 @@ from kvcalc.core.deployment import MAX_BYTES
 from kvcalc.core.memory import HostPart
 from kvcalc.core.units import format_count, format_number_of
 from kvcalc.report.blocks import Block, Code, Grid, Heading, Text
+from kvcalc.report.cells import NONE, Size, maybe
 
 __all__ = ["capacity_blocks"]
 
-_Size = Callable[[int], str]
-_NONE = "-"
 _BAR = 60  # letters of the bar of a card
 _LETTERS = {"weights": "w", "activation": "a", "graphs": "g"}
 
 
-def capacity_blocks(results: Sequence[CapacityAnswer], size: _Size) -> list[Block]:
+def capacity_blocks(results: Sequence[CapacityAnswer], size: Size) -> list[Block]:
     """Return the blocks of each answer; those of several questions side by side before."""
     blocks: list[Block] = []
     if len(results) > 1:
@@ -36,7 +35,7 @@ def capacity_blocks(results: Sequence[CapacityAnswer], size: _Size) -> list[Bloc
     return blocks + [block for result in results for block in _answer(result, size)]
 
 
-def _side_by_side(results: Sequence[CapacityAnswer], size: _Size) -> Grid:
+def _side_by_side(results: Sequence[CapacityAnswer], size: Size) -> Grid:
     rows = []
     for r in results:
         cache = _range(r.low.kv_cache_bytes, r.high.kv_cache_bytes, size)
@@ -51,13 +50,13 @@ def _side_by_side(results: Sequence[CapacityAnswer], size: _Size) -> Grid:
     return Grid(columns, tuple(rows), text_columns=frozenset({1, 2}))
 
 
-def _range(low: int | None, high: int | None, size: _Size) -> str:
+def _range(low: int | None, high: int | None, size: Size) -> str:
     if low is None or high is None:
-        return _NONE
+        return NONE
     return size(low) if low == high else f"{size(low)} to {size(high)}"
 
 
-def _answer(result: CapacityAnswer, size: _Size) -> list[Block]:
+def _answer(result: CapacityAnswer, size: Size) -> list[Block]:
     version = f" {result.engine_version}" if result.engine_version else ""
     card = f" on {result.gpu}" if result.gpu else ""
     blocks: list[Block] = [
@@ -90,7 +89,7 @@ def _answer(result: CapacityAnswer, size: _Size) -> list[Block]:
     return blocks
 
 
-def _budget(budget: RankBudget, size: _Size, *, several: bool) -> list[Block]:
+def _budget(budget: RankBudget, size: Size, *, several: bool) -> list[Block]:
     total = budget.total_bytes
     middle = sum(budget.cache_bytes) // 2
     parts = [(_LETTERS.get(t.name, "o"), (t.low_bytes + t.high_bytes) // 2) for t in budget.terms]
@@ -99,7 +98,7 @@ def _budget(budget: RankBudget, size: _Size, *, several: bool) -> list[Block]:
     rows = [_term(term, size) for term in budget.terms]
     low, high = budget.cache_bytes
     unbounded = total >= MAX_BYTES  # a host of which nothing is known
-    ends = (_NONE, _NONE) if unbounded else (_bound(low, size), _bound(high, size))
+    ends = (NONE, NONE) if unbounded else (_bound(low, size), _bound(high, size))
     rows.append(("c  cache", *ends, budget.share_source))
     blocks: list[Block] = []
     if several:
@@ -113,7 +112,7 @@ def _budget(budget: RankBudget, size: _Size, *, several: bool) -> list[Block]:
     return blocks
 
 
-def _term(term: TermBounds, size: _Size) -> tuple[str, ...]:
+def _term(term: TermBounds, size: Size) -> tuple[str, ...]:
     letter = _LETTERS.get(term.name, "o")
     beside = "beside the share: " if term.outside else ""
     return (
@@ -124,7 +123,7 @@ def _term(term: TermBounds, size: _Size) -> tuple[str, ...]:
     )
 
 
-def _bound(value: int, size: _Size) -> str:
+def _bound(value: int, size: Size) -> str:
     return size(value) if value >= 0 else f"-{size(-value)}"
 
 
@@ -137,7 +136,7 @@ def _bar(parts: Sequence[tuple[str, int]], total: int) -> str:
     return drawn + "." * (_BAR - len(drawn))
 
 
-def _figures(result: CapacityAnswer, size: _Size) -> Grid:
+def _figures(result: CapacityAnswer, size: Size) -> Grid:
     exact = result.low == result.high
     columns: tuple[str, ...] = ("", "")
     ends: tuple[Figures, ...] = ()
@@ -147,14 +146,11 @@ def _figures(result: CapacityAnswer, size: _Size) -> Grid:
 
     def row(label: str, expected: str, bounds: Sequence[str]) -> None:
         cells = (bounds[0], expected, bounds[1]) if bounds else (expected,)
-        if any(cell != _NONE for cell in cells):
+        if any(cell != NONE for cell in cells):
             rows.append((label, *cells))
 
     def of(read: Callable[[Figures], str]) -> list[str]:
         return [read(end) for end in ends]
-
-    def maybe(value: int | None, text: Callable[[int], str] = format_count) -> str:
-        return _NONE if value is None else text(value)
 
     row(
         "cache of a GPU",
@@ -184,13 +180,13 @@ def _figures(result: CapacityAnswer, size: _Size) -> Grid:
         format_count(result.max_model_len_that_fits),
         of(lambda f: format_count(f.max_model_len_that_fits)),
     )
-    blank = [_NONE, _NONE] if ends else []
+    blank = [NONE, NONE] if ends else []
     for label, text in _alone(result, size):
         row(label, text, blank)
     return Grid(columns, tuple(rows))
 
 
-def _alone(result: CapacityAnswer, size: _Size) -> Iterator[tuple[str, str]]:
+def _alone(result: CapacityAnswer, size: Size) -> Iterator[tuple[str, str]]:
     """Yield the figures that have no bounds."""
     yield "one needs", size(result.needed_bytes)
     if result.bytes_per_token and result.fixed_bytes:
@@ -206,7 +202,7 @@ def _alone(result: CapacityAnswer, size: _Size) -> Iterator[tuple[str, str]]:
             yield "each byte is kept", f"{whole.duplication_factor:,.2f} times"
 
 
-def _host(parts: Sequence[HostPart], size: _Size) -> Grid:
+def _host(parts: Sequence[HostPart], size: Size) -> Grid:
     """Show what the engine takes of the host's memory."""
     rows = [
         (
@@ -236,7 +232,7 @@ def _levers(levers: Sequence[Lever], refused: Sequence[RefusedLever]) -> list[Bl
             lever.name,
             format_count(lever.figures.kv_cache_tokens),
             f"{lever.tokens_gained:+,}",
-            _NONE if lever.concurrency_gain is None else f"{lever.concurrency_gain:.2f} x",
+            NONE if lever.concurrency_gain is None else f"{lever.concurrency_gain:.2f} x",
             format_count(lever.figures.max_model_len_that_fits),
             lever.caution,
         )
@@ -272,7 +268,7 @@ def _span(value: float | None, up_to: float | None) -> str:
 
 def _value(value: float | None) -> str:
     if value is None:
-        return _NONE
+        return NONE
     return format_count(value) if isinstance(value, int) else f"{value:g}"
 
 
@@ -283,9 +279,9 @@ def _layouts(layouts: Sequence[Layout]) -> list[Block]:
         rows.append(
             (
                 way.name,
-                _NONE if refused else format_count(way.kv_cache_tokens),
-                _NONE if refused else f"{way.max_concurrency:,.2f} x",
-                _NONE if way.duplication_factor is None else f"{way.duplication_factor:.2f} x",
+                NONE if refused else format_count(way.kv_cache_tokens),
+                NONE if refused else f"{way.max_concurrency:,.2f} x",
+                NONE if way.duplication_factor is None else f"{way.duplication_factor:.2f} x",
                 way.why_not or ("" if way.kv_cache_tokens else "does not fit"),
             )
         )
