@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         GpuSpec,
         KvcalcError,
         Lengths,
+        LogAnswer,
         ModelSpec,
         PerToken,
         Trace,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         load_model,
         per_token,
         plan,
+        read_log,
         read_trace,
         shape_model,
     )
@@ -52,6 +54,7 @@ __all__ = [
     "GpuSpec",
     "KvcalcError",
     "Lengths",
+    "LogAnswer",
     "ModelSpec",
     "PerToken",
     "Trace",
@@ -64,6 +67,7 @@ __all__ = [
     "load_model",
     "per_token",
     "plan",
+    "read_log",
     "read_trace",
     "shape_model",
 ]

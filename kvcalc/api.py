@@ -15,6 +15,7 @@ from kvcalc.core.capacity import Capacity
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError
 from kvcalc.core.lengths import Lengths, Over
+from kvcalc.core.logs import LogAnswer
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.per_token import per_token
 from kvcalc.core.plan import CachePlan
@@ -35,6 +36,7 @@ __all__ = [
     "GpuSpec",
     "KvcalcError",
     "Lengths",
+    "LogAnswer",
     "ModelSpec",
     "PerToken",
     "Trace",
@@ -46,6 +48,7 @@ __all__ = [
     "load_model",
     "per_token",
     "plan",
+    "read_log",
     "read_trace",
     "shape_model",
 ]
@@ -209,6 +212,37 @@ def fragmentation(
     if plan is None:
         plan = _plan(load_model(_EXAMPLE_MODEL), Deployment(max_model_len=_EXAMPLE_MAX))
     return _fragmentation.fragmentation(plan, memory)
+
+
+def read_log(
+    path: str,
+    *,
+    start: int | None = None,
+    model: ModelSpec | None = None,
+    deployment: Deployment | None = None,
+) -> LogAnswer:
+    """Read a server's start-up log and hold it against kvcalc's plan of the same start.
+
+    Args:
+        path: the log, plain or gzip; `-` for stdin.
+        start: which start of a log that holds several, from 1; the last when left out.
+        model: instead of the one that the log names.
+        deployment: settings that the log does not tell, or that are known better; those that are
+            not its defaults come before the log's.
+
+    Raises:
+        InputError: the log cannot be read, or no engine is recognised in it.
+        InvalidValueError: it has no such start; no model or deployment.
+    """
+    from kvcalc.measure.logs import Given, answered, read_start  # few programs read logs
+
+    if model is not None:
+        model = _given(model, ModelSpec, "model", _MODEL)
+    settings = {} if deployment is None else _resolved(deployment).changed()
+    args = settings.pop("engine_args", {})
+    settings.pop("engine", None)
+    given = Given(model=model, settings=settings, args=dict(args) if isinstance(args, dict) else {})
+    return answered(read_start(path, given, start), given)
 
 
 def _given(value: object, kind: type[_T], name: str, hint: str) -> _T:

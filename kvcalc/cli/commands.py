@@ -10,6 +10,7 @@ COMMANDS = {
     "plan": "kvcalc.cli.plan",
     "capacity": "kvcalc.cli.capacity",
     "frag": "kvcalc.cli.frag",
+    "log": "kvcalc.cli.log",
     "metrics": "kvcalc.cli.metrics",
     "layers": "kvcalc.cli.layers",
     "presets": "kvcalc.cli.presets",

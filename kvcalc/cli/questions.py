@@ -13,7 +13,7 @@ from kvcalc.core.units import format_bytes
 from kvcalc.sizing import Question
 from kvcalc.sizing.changes import changed
 
-__all__ = ["questions"]
+__all__ = ["card_settings", "questions"]
 
 _ASSUMED = "h100-80gb"
 """Whose kernels are taken where memory is given and no card is named."""
@@ -95,6 +95,27 @@ def _completed(
     deployment: Deployment, values: Values, memory: int | None, cache: int | None
 ) -> Deployment:
     """Return a deployment with its card, its share and its cache."""
+    gpu = deployment.gpu
+    if memory is None and gpu is None and cache is None and deployment.engine != "llama.cpp":
+        raise UsageError(
+            "capacity of what memory?",
+            hint="name the card (--gpu h100-80gb), its memory (--gpu-memory) or the cache's"
+            " (--kv-memory)",
+        )
+    changes = card_settings(deployment, values, memory)
+    if cache is not None:
+        changes["kv_cache_memory_bytes"] = cache
+    return changed(deployment, changes, {})
+
+
+def card_settings(deployment: Deployment, values: Values, memory: int | None) -> dict[str, object]:
+    """Return what was given of the card and its share, by field of Deployment.
+
+    Args:
+        deployment: as far as it is known; its gpu may be the card.
+        values: what was given.
+        memory: of the card, where that is given by itself.
+    """
     changes: dict[str, object] = {}
     gpu = deployment.gpu
     if memory is not None:
@@ -105,12 +126,6 @@ def _completed(
             changes["gpu"] = GpuSpec(
                 name=text, title=text, memory_bytes=memory, compute_capability="9.0"
             )
-    elif gpu is None and cache is None and deployment.engine != "llama.cpp":
-        raise UsageError(
-            "capacity of what memory?",
-            hint="name the card (--gpu h100-80gb), its memory (--gpu-memory) or the cache's"
-            " (--kv-memory)",
-        )
     share = values["gpu_memory_utilization"]
     if share is not None:
         changes["gpu_memory_utilization"] = values.at(
@@ -120,9 +135,7 @@ def _completed(
         found = inputs.switched(values, name)
         if found is not None:
             changes[name] = found
-    if cache is not None:
-        changes["kv_cache_memory_bytes"] = cache
-    return changed(deployment, changes, {})
+    return changes
 
 
 def _share(text: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from kvcalc.core.answers import Lever, RankBudget
+from kvcalc.core.oom_values import OutOfMemory
 from kvcalc.core.values import Value
 
 __all__ = [
@@ -136,7 +137,7 @@ class LogAnswer(Value, frozen=True, kw_only=True):
     budget: tuple[RankBudget, ...]
     cures: tuple[str, ...]
     levers: tuple[Lever, ...]
-    oom: str | None
+    oom: OutOfMemory | None
     notes: tuple[str, ...]
     unsupported: tuple[str, ...]
 

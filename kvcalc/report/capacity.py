@@ -18,12 +18,12 @@ from kvcalc.core.answers import (
 from kvcalc.core.deployment import MAX_BYTES
 from kvcalc.core.memory import HostPart
 from kvcalc.core.units import format_count, format_number_of
+from kvcalc.report.bars import stacked
 from kvcalc.report.blocks import Block, Code, Grid, Heading, Text
 from kvcalc.report.cells import NONE, Size, maybe
 
 __all__ = ["capacity_blocks"]
 
-_BAR = 60  # letters of the bar of a card
 _LETTERS = {"weights": "w", "activation": "a", "graphs": "g"}
 
 
@@ -105,7 +105,7 @@ def _budget(budget: RankBudget, size: Size, *, several: bool) -> list[Block]:
         count = "" if unbounded else f", {format_number_of(budget.num_gpus, 'GPU')}"
         blocks.append(Heading(f"{budget.name}{count}"))
     if not unbounded:
-        blocks.append(Code((f"{_bar(parts, total)}  {size(total)}",)))
+        blocks.append(Code((f"{stacked(parts, total)}  {size(total)}",)))
     blocks += [
         Grid(("", "least", "most", "how it is known"), tuple(rows), text_columns=frozenset({3})),
     ]
@@ -125,15 +125,6 @@ def _term(term: TermBounds, size: Size) -> tuple[str, ...]:
 
 def _bound(value: int, size: Size) -> str:
     return size(value) if value >= 0 else f"-{size(-value)}"
-
-
-def _bar(parts: Sequence[tuple[str, int]], total: int) -> str:
-    """Return letters in proportion to the parts, dots for what is left of the card."""
-    drawn, used = "", 0
-    for letter, part in parts:
-        used += part
-        drawn += letter * (min(_BAR, round(_BAR * used / total)) - len(drawn))
-    return drawn + "." * (_BAR - len(drawn))
 
 
 def _figures(result: CapacityAnswer, size: Size) -> Grid:

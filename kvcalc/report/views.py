@@ -7,6 +7,7 @@ from typing import Any
 
 from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.deployment import GpuSpec
+from kvcalc.core.logs import LogAnswer, LogComparison
 from kvcalc.core.results import (
     Comparison,
     EngineSummary,
@@ -37,6 +38,7 @@ from kvcalc.report.lists import (
     preset_blocks,
     preset_list_blocks,
 )
+from kvcalc.report.log import comparison_blocks, log_blocks
 from kvcalc.report.metrics import metrics_blocks
 from kvcalc.report.per_token import per_token_blocks
 from kvcalc.report.plan import plan_blocks
@@ -86,6 +88,8 @@ _VIEWS: dict[type, _View] = {
     Comparison: paging_blocks,
     PlanSummary: plan_blocks,
     CapacityAnswer: capacity_blocks,
+    LogAnswer: log_blocks,
+    LogComparison: comparison_blocks,
     ServerMetrics: metrics_blocks,
     Fragmentation: _each(fragmentation_blocks),
     LayerMap: _each(_unsized(layer_map_blocks)),

@@ -10,6 +10,7 @@ import msgspec
 from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.layers import MAX_LAYERS, Cache
+from kvcalc.core.logs import LogAnswer, LogComparison
 from kvcalc.core.results import (
     Comparison,
     EngineSummary,
@@ -35,6 +36,8 @@ _RESULTS = {
     "frag": Fragmentation,
     "plan": PlanSummary,
     "capacity": CapacityAnswer,
+    "log": LogAnswer,
+    "log-diff": LogComparison,
     "metrics": ServerMetrics,
     "layers": LayerMap,
     "layers-diff": LayerDiff,

@@ -7,7 +7,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from kvcalc.core.answers import CapacityAnswer, Lever, RankBudget
+from kvcalc.core.answers import CapacityAnswer, Lever
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import InputError, InvalidValueError, KvcalcError
 from kvcalc.core.logs import Difference, Fact, LogAnswer, Predicted
@@ -16,12 +16,13 @@ from kvcalc.core.units import format_count, format_number_of
 from kvcalc.engines import plan
 from kvcalc.measure.logs.accounting import accounted
 from kvcalc.measure.logs.catalogue import BY_ENGINE
+from kvcalc.measure.logs.cures import cures
 from kvcalc.measure.logs.explain import differing, explained
-from kvcalc.measure.logs.failure import cures, failure
+from kvcalc.measure.logs.failure import failure
 from kvcalc.measure.logs.oom import judged
 from kvcalc.measure.logs.predict import cache_budget, predicted
 from kvcalc.measure.logs.reader import file_name, lines_of
-from kvcalc.measure.logs.resolve import Given, Resolved, resolved
+from kvcalc.measure.logs.resolve import NOTHING, Given, Resolved, resolved
 from kvcalc.measure.logs.starts import Start, starts_of
 from kvcalc.measure.logs.terms import terms_of, total_of
 from kvcalc.sizing import Question, answer
@@ -29,6 +30,10 @@ from kvcalc.sizing import Question, answer
 __all__ = ["ReadStart", "answered", "chosen", "read_start"]
 
 _MOST_LEVERS = 8
+_SAME = 0.02
+"""Two figures whose ratio is off 1 by less do not contradict each other."""
+
+_WITH_BUDGET = ("vllm", "sglang", "lmdeploy", "tensorrt-llm", "llama.cpp")
 
 
 class ReadStart(NamedTuple):
@@ -81,7 +86,7 @@ def chosen(
 
 def read_start(
     source: str,
-    given: Given = Given(),
+    given: Given = NOTHING,
     number: int | None = None,
     stdin: BinaryIO | None = None,
 ) -> ReadStart:
@@ -106,11 +111,13 @@ def read_start(
         try:
             made = plan(found.model, found.deployment)
         except KvcalcError as error:
-            notes.append(f"no plan of it: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+            notes.append(
+                f"no plan of it: {error.message}" + (f" ({error.hint})" if error.hint else "")
+            )
     return ReadStart(file_name(source), which, count, start, facts, found, made, tuple(notes))
 
 
-def answered(read: ReadStart, given: Given = Given()) -> LogAnswer:
+def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     """Return what kvcalc says to a start."""
     start, facts, found = read.start, read.facts, read.resolved
     notes = list(read.notes)
@@ -125,7 +132,7 @@ def answered(read: ReadStart, given: Given = Given()) -> LogAnswer:
     made = read.plan
     if made is not None and found.model is not None:
         try:
-            told_by_plan = _by_plan(made, facts)
+            told_by_plan = predicted(made, facts)
             more, better = explained(
                 found.model, found.deployment, made, facts, told_by_plan,
                 version_told=found.version_told,
@@ -137,7 +144,9 @@ def answered(read: ReadStart, given: Given = Given()) -> LogAnswer:
         told = {**told, **told_by_plan}
         made = better
         notes += _version_notes(made, facts)
-    agreeing = tuple(name for name in told if name in facts and name not in {d.name for d in differences})
+    agreeing = tuple(
+        name for name in told if name in facts and name not in {d.name for d in differences}
+    )
     sized, levers = _capacity(read, given, made, facts)
     budget = sized.budget if sized is not None else ()
     per_token = made.growth(windows_open=False) if made is not None else None
@@ -154,7 +163,7 @@ def answered(read: ReadStart, given: Given = Given()) -> LogAnswer:
         engine_version=start.version or _build(start) or found.deployment.engine_version,
         model=None if found.model is None else found.model.name,
         gpu=gpu.name if isinstance(gpu, GpuSpec) else gpu,
-        verdict=_verdict(read, failed, oom, agreeing, differences, told),
+        verdict=_verdict(read, failed, oom and oom.summary, agreeing, differences, told),
         failure=failed,
         facts=facts,
         settings=found.named,
@@ -164,7 +173,10 @@ def answered(read: ReadStart, given: Given = Given()) -> LogAnswer:
         total_bytes=total_of(facts, budget),
         terms=terms_of(start.engine, facts, budget),
         budget=budget,
-        cures=tuple(cures(start.engine, start.flags, facts, told, rate)),
+        cures=(
+            *cures(start.engine, start.flags, facts, told, rate),
+            *(oom.advice if oom is not None else ()),
+        ),
         levers=levers,
         oom=oom,
         notes=tuple(dict.fromkeys(notes)),
@@ -176,24 +188,21 @@ def _build(start: Start) -> str | None:
     return None if start.build is None else f"b{start.build}"
 
 
-def _by_plan(made: CachePlan, facts: Mapping[str, Fact]) -> dict[str, Predicted]:
-    return predicted(made, facts)
-
-
 def _version_notes(made: CachePlan, facts: Mapping[str, Fact]) -> list[str]:
     """Say which of two figures of vLLM that contradict each other is the capacity."""
     tokens, times = facts.get("kv_cache_tokens"), facts.get("max_concurrency")
     if tokens is None or times is None or not isinstance(tokens.low, int) or not times.high:
         return []
     product = float(times.printed) * made.max_model_len
-    if made.report != "even_groups" or abs(product / max(1, tokens.low) - 1) < 0.02:
+    if made.report != "even_groups" or abs(product / max(1, tokens.low) - 1) < _SAME:
         return []
     groups = len(made.rank.pools[0].groups)
-    return [
+    told = (
         f"tokens and concurrency contradict each other ({tokens.printed} against"
         f" {format_count(int(product))}): this version divides its blocks by the"
         f" {groups} groups and counts tokens of the smallest block; the concurrency is right"
-    ]
+    )
+    return [told]
 
 
 def _capacity(
@@ -202,7 +211,7 @@ def _capacity(
     """Return the card's budget where a card is known, and levers with the logged memory."""
     found = read.resolved
     model, deployment = found.model, found.deployment
-    if model is None or made is None or deployment.engine not in ("vllm", "sglang", "lmdeploy", "tensorrt-llm", "llama.cpp"):
+    if model is None or made is None or deployment.engine not in _WITH_BUDGET:
         return None, ()
     try:
         sized = None
@@ -242,7 +251,7 @@ def _verdict(
     start = "It did not start" if failed else "It ran out of memory" if oom else "It started"
     if start == "It started" and not read.start.sized:
         start = "The log ends before the cache was sized"
-    first = f"{start}: {failed or oom}." if failed or oom else f"{start}."
+    first = f"{start}: {(failed or oom or '').rstrip('.')}." if failed or oom else f"{start}."
     open_ = [d for d in differences if d.explained_by is None]
     if open_:
         names = ", ".join(d.name for d in open_)
@@ -251,7 +260,10 @@ def _verdict(
         causes = ", ".join(dict.fromkeys(d.explained_by or "" for d in differences))
         return f"{first} What differs is explained by {causes}."
     if agreeing:
-        return f"{first} {format_number_of(len(agreeing), 'figure')} of the log are what kvcalc says."
+        count = "1 figure" if len(agreeing) == 1 else f"{len(agreeing)} figures"
+        return (
+            f"{first} {count} of the log {'is' if len(agreeing) == 1 else 'are'} what kvcalc says."
+        )
     if told:
         return f"{first} Nothing that the log prints can be held against a prediction."
     return f"{first} Nothing is predicted: {_why_nothing(read)}."

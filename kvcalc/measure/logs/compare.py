@@ -14,7 +14,7 @@ import msgspec
 from kvcalc.core.capacity import capacity
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.logs import Changed, LogComparison
+from kvcalc.core.logs import Changed, Fact, LogComparison
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_bytes, format_count
@@ -59,9 +59,7 @@ def compared(first: ReadStart, second: ReadStart) -> LogComparison:
     )
 
 
-def _verdict(
-    gained: int | None, rows: list[Changed], tokens: tuple[int | None, int | None]
-) -> str:
+def _verdict(gained: int | None, rows: list[Changed], tokens: tuple[int | None, int | None]) -> str:
     changed = [row for row in rows if row.name != "not accounted for"]
     if not changed:
         return "Nothing that kvcalc reads differs."
@@ -173,7 +171,7 @@ def _figures(first: ReadStart, second: ReadStart) -> Iterator[Changed]:
     parts = 0
     for name in _MEMORY:
         one, two = ours.get(name), theirs.get(name)
-        if one is None or two is None or one.printed == two.printed:
+        if one is None or two is None or not _differ(one, two):
             continue
         if not isinstance(one.low, int) or not isinstance(two.low, int):
             continue
@@ -193,7 +191,7 @@ def _figures(first: ReadStart, second: ReadStart) -> Iterator[Changed]:
         )
     memory = _memory_tokens(first, second)
     one, two = ours.get("available_kv_cache"), theirs.get("available_kv_cache")
-    if one is not None and two is not None and one.printed != two.printed:
+    if one is not None and two is not None and _differ(one, two):
         rest = None if memory is None else memory - parts
         yield Changed(
             name="available_kv_cache", first=one.printed, second=two.printed, tokens=rest,
@@ -201,8 +199,15 @@ def _figures(first: ReadStart, second: ReadStart) -> Iterator[Changed]:
         )  # fmt: skip
     for name in _FIGURES[1:]:
         one, two = ours.get(name), theirs.get(name)
-        if one is not None and two is not None and one.printed != two.printed:
+        if one is not None and two is not None and _differ(one, two):
             yield Changed(name=name, first=one.printed, second=two.printed, tokens=None)
+
+
+def _differ(one: Fact, two: Fact) -> bool:
+    """Whether two printed figures cannot be the same number."""
+    if one.low is None or two.low is None or one.high is None or two.high is None:
+        return one.printed != two.printed
+    return one.high < two.low or two.high < one.low
 
 
 def _memory_tokens(first: ReadStart, second: ReadStart) -> int | None:

@@ -54,6 +54,9 @@ _LINES = {
 """Source file -> (line, release that printed it there)."""
 
 _VLLM = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)\S*")
+_OLDEST_BUILD, _NEWEST_BUILD = 4880, 99_999
+"""Builds of llama.cpp whose number means something to its engine."""
+
 _V0_MARKS = ("num_cpu_blocks", "initial_memory")
 _SINGLE_LINE = "0.29.0"
 
@@ -70,7 +73,7 @@ def release_of(start: Start, facts: dict[str, object]) -> Dated:
 
 def _llamacpp(start: Start) -> Dated:
     number = start.build
-    if number is not None and 4880 <= number <= 99_999:
+    if number is not None and _OLDEST_BUILD <= number <= _NEWEST_BUILD:
         return Dated(f"b{number}", "the log", told=True)
     return Dated(None, "", told=False)
 
@@ -86,7 +89,7 @@ def _vllm(start: Start, facts: dict[str, object], logged: str | None) -> Dated:
         both = match[1].startswith(("0.7", "0.8", "0.9", "0.10"))
         return Dated(match[1] + ("+v0" if v0 and both else ""), "the log", told=True)
     if v0:
-        return _v0(start, facts)
+        return _v0(facts)
     if start.one_line:
         return Dated(_SINGLE_LINE, "tokens and concurrency are in one line", told=False)
     for file in ("kv_cache_utils.py", "gpu_worker.py"):
@@ -105,7 +108,7 @@ def _vllm(start: Start, facts: dict[str, object], logged: str | None) -> Dated:
     return Dated(None, "", told=False)
 
 
-def _v0(start: Start, facts: dict[str, object]) -> Dated:
+def _v0(facts: dict[str, object]) -> Dated:
     if "initial_memory" in facts:
         return Dated("0.6.4", "the line of the memory profile", told=False)
     if "activation_memory" in facts:

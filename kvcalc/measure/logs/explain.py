@@ -7,7 +7,7 @@ with it gives every printed figure. Only the first that does is named.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -37,7 +37,9 @@ class Cause(NamedTuple):
 
 def differing(facts: Mapping[str, Fact], found: Mapping[str, Predicted]) -> list[str]:
     """Return the names of figures that cannot be the same number."""
-    return [name for name, value in found.items() if name in facts and not agrees(facts[name], value)]
+    return [
+        name for name, value in found.items() if name in facts and not agrees(facts[name], value)
+    ]
 
 
 def explained(
@@ -80,7 +82,7 @@ def _cause(
     ranks = _of_ranks(deployment, made, facts)
     if ranks is not None:
         return ranks, None
-    for cause in _causes(model, deployment, version_told=version_told):
+    for cause in _causes(deployment, version_told=version_told):
         if cause.deployment is None:
             continue
         try:
@@ -96,9 +98,7 @@ def _cause(
     return None, None
 
 
-def _of_ranks(
-    deployment: Deployment, made: CachePlan, facts: Mapping[str, Fact]
-) -> Cause | None:
+def _of_ranks(deployment: Deployment, made: CachePlan, facts: Mapping[str, Fact]) -> Cause | None:
     """Say where the figures are those of a rank with less memory than the one that was logged."""
     memory = facts.get("available_kv_cache")
     if memory is None or not isinstance(memory.low, int) or deployment.num_gpus == 1:
@@ -117,10 +117,8 @@ def _of_ranks(
     )
 
 
-def _causes(
-    model: ModelSpec, deployment: Deployment, *, version_told: bool
-) -> Iterator[Cause]:
-    single = list(_single(model, deployment))
+def _causes(deployment: Deployment, *, version_told: bool) -> Iterator[Cause]:
+    single = list(_single(deployment))
     if not version_told:
         for release in OTHER_RELEASES:
             yield Cause(
@@ -140,47 +138,68 @@ def _causes(
                 )
 
 
-def _single(model: ModelSpec, deployment: Deployment) -> Iterator[Cause]:
+_UNTOLD: tuple[tuple[str, str, str, tuple[tuple[str, Any], ...]], ...] = (
+    *(
+        (
+            "prefix caching",
+            f"{'with' if on else 'without'} prefix caching, which sets a state's blocks",
+            "enable_prefix_caching",
+            (("enable_prefix_caching", on),),
+        )
+        for on in (True, False)
+    ),
+    *(
+        (
+            "draft layers",
+            f"with {method} and {count} proposed tokens, whose layers keep K and V too",
+            "speculative_method",
+            (("speculative_method", method), ("num_speculative_tokens", count)),
+        )
+        for method in ("mtp", "eagle")
+        for count in (1, 2, 3, 4)
+    ),
+    *(
+        (
+            "other KV dtype",
+            f"with a cache in {dtype}",
+            "kv_cache_dtype",
+            (("kv_cache_dtype", dtype),),
+        )
+        for dtype in ("fp8", "bfloat16", "float32")
+    ),
+    (
+        "no hybrid manager",
+        "without the hybrid manager: windows keep every token",
+        "disable_hybrid_kv_cache_manager",
+        (("disable_hybrid_kv_cache_manager", True),),
+    ),
+    *(
+        ("block size", f"with blocks of {size} tokens", "block_size", (("block_size", size),))
+        for size in (32, 64, 128, 256)
+    ),
+    *(
+        (
+            "tensor parallel",
+            f"over {size} GPUs",
+            "tensor_parallel_size",
+            (("tensor_parallel_size", size),),
+        )
+        for size in (2, 4, 8)
+    ),
+)
+"""Cause, its sentence, the setting that a log leaves out, and what it is then."""
+
+
+def _single(deployment: Deployment) -> Iterator[Cause]:
     """Yield settings that logs leave out, one at a time."""
-
-    def changed(name: str, why: str, **settings: object) -> Cause:
-        return Cause(name, why, msgspec.structs.replace(deployment, **settings))
-
-    if deployment.enable_prefix_caching is None:
-        for on in (True, False):
-            word = "with" if on else "without"
-            yield changed(
-                "prefix caching", f"{word} prefix caching, which sets a state's blocks",
-                enable_prefix_caching=on,
-            )  # fmt: skip
-    if deployment.speculative_method is None:
-        methods = ["mtp"] if model.draft_layers else ["eagle"]
-        for method in methods:
-            for count in (1, 2, 3, 4):
-                yield changed(
-                    "draft layers",
-                    f"with {method} and {count} proposed tokens, whose layers keep K and V too",
-                    speculative_method=method, num_speculative_tokens=count,
-                )  # fmt: skip
-    if deployment.kv_cache_dtype == "auto":
-        for dtype in ("fp8", "bfloat16", "float32"):
-            yield changed("other KV dtype", f"with a cache in {dtype}", kv_cache_dtype=dtype)
-    else:
-        yield changed(
-            "other KV dtype", f"with a cache in the model's own dtype, not in"
-            f" {deployment.kv_cache_dtype}", kv_cache_dtype="auto",
-        )  # fmt: skip
-    if deployment.disable_hybrid_kv_cache_manager is None:
-        yield changed(
-            "no hybrid manager", "without the hybrid manager: windows keep every token",
-            disable_hybrid_kv_cache_manager=True,
-        )  # fmt: skip
-    if deployment.block_size is None:
-        for block in (32, 64, 128, 256):
-            yield changed("block size", f"with blocks of {block} tokens", block_size=block)
-    if deployment.tensor_parallel_size == 1:
-        for tp in (2, 4, 8):
-            yield changed("tensor parallel", f"over {tp} GPUs", tensor_parallel_size=tp)
+    if deployment.kv_cache_dtype != "auto":
+        why = f"with a cache in the model's own dtype, not in {deployment.kv_cache_dtype}"
+        own = msgspec.structs.replace(deployment, kv_cache_dtype="auto")
+        yield Cause("other KV dtype", why, own)
+    changed = deployment.changed()
+    for name, why, field, settings in _UNTOLD:
+        if field not in changed:
+            yield Cause(name, why, msgspec.structs.replace(deployment, **dict(settings)))
 
 
 def _of_others(facts: Mapping[str, Fact], names: list[str]) -> Cause | None:

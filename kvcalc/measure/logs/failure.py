@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from math import floor
 
 from kvcalc.core.logs import Fact, Predicted
-from kvcalc.core.units import format_bytes, format_count
+from kvcalc.core.units import format_bytes
 from kvcalc.measure.logs.predict import span_text
 
-__all__ = ["cures", "failure"]
+__all__ = ["failure", "highest_share", "least_fraction"]
 
 _Facts = Mapping[str, Fact]
 
@@ -32,11 +32,12 @@ def _printed(facts: _Facts, name: str, otherwise: str = "an unknown size") -> st
 
 
 def _too_long(engine: str, facts: _Facts, found: Mapping[str, Predicted]) -> str:
-    length = _printed(facts, "max_model_len", _printed(facts, "asked_tokens", "the maximum"))
+    length = _printed(facts, "max_model_len", _printed(facts, "asked_tokens", ""))
+    what = f"one sequence of {length} tokens" if length else "one sequence of the maximum"
     need = found.get("needed_memory")
     needed = _printed(facts, "needed_memory", "" if need is None else need.text)
     available = _printed(facts, "available_kv_cache", "")
-    told = f"one sequence of {length} tokens does not fit"
+    told = f"{what} does not fit"
     if needed and available:
         told += f": it needs {needed}, and {available} are available on each GPU"
         missing = _missing(facts, need)
@@ -78,11 +79,11 @@ def _others_hold(engine: str, facts: _Facts, found: Mapping[str, Predicted]) -> 
     if free is not None and total is not None and isinstance(free.low, int):
         held = int(total.low or 0) - int(free.high or 0)
         told += f": others hold {format_bytes(max(0, held))}"
-        told += f"; {_highest_share(facts)} is the most that starts"
+        told += f"; {highest_share(facts)} is the most that starts"
     return told
 
 
-def _highest_share(facts: _Facts) -> str:
+def highest_share(facts: _Facts) -> str:
     """Return free over total, rounded down to what surely starts."""
     free, total = facts["free_memory"].low, facts["total_memory"].high
     if not free or not total:
@@ -108,13 +109,13 @@ def _nothing_left(engine: str, facts: _Facts, found: Mapping[str, Predicted]) ->
     if engine == "sglang":
         told = "weights leave nothing of --mem-fraction-static"
         told += f" {_printed(facts, 'mem_fraction_static', '')}".rstrip()
-        share = _least_fraction(facts)
+        share = least_fraction(facts)
         return told + (f"; from {share} on something is left" if share else "")
     available = _printed(facts, "available_kv_cache", "")
     return "nothing is left for the cache" + (f": {available} available" if available else "")
 
 
-def _least_fraction(facts: _Facts) -> str:
+def least_fraction(facts: _Facts) -> str:
     """Return SGLang's smallest share: 1 - free after loading / the card, rounded up."""
     free, total = facts.get("free_after_weights"), _card(facts)
     if free is None or not isinstance(free.low, int) or not total:
@@ -168,62 +169,3 @@ _TOLD = (
     ("warm_up", _warm_up),
 )
 """What a line said -> what it means, the one that says the most first."""
-
-
-def cures(
-    engine: str, flags: Mapping[str, int], facts: _Facts, found: Mapping[str, Predicted],
-    bytes_per_token: int | None,
-) -> Iterator[str]:  # fmt: skip
-    """Yield what to change, in the engine's own flags."""
-
-    def gained(size: int) -> str:
-        if not bytes_per_token or size <= 0:
-            return ""
-        return f" (about {format_count(size // bytes_per_token)} tokens more)"
-
-    if "others_hold" in flags and "free_memory" in facts and "total_memory" in facts:
-        yield (
-            f"--gpu-memory-utilization {_highest_share(facts)}, or end what holds the rest of the"
-            " card"
-        )
-    if "too_long" in flags or "too_long_v0" in flags:
-        fits = found.get("max_model_len_that_fits")
-        logged = facts.get("max_model_len_that_fits")
-        length = int(fits.low) if fits is not None else 0
-        if logged is not None and isinstance(logged.low, int):
-            length = logged.low
-        if length and engine == "vllm":
-            yield f"--max-model-len {length}: the longest that fits in this memory"
-    current = facts.get("available_kv_cache")
-    for name, what in (
-        ("suggested_to_fill", "all that was free at the start, less 150 MiB"),
-        ("suggested_to_fit", "what the utilisation allows, with the graphs inside"),
-    ):
-        suggested = facts.get(name)
-        if suggested is None or not isinstance(suggested.low, int):
-            continue
-        more = suggested.low - int(current.high or 0) if current is not None else 0
-        yield f"--kv-cache-memory-bytes {suggested.low}: {what}{gained(more)}"
-    estimated, actual = facts.get("estimated_graph_memory"), facts.get("graph_memory")
-    if estimated is not None and actual is not None:
-        given = int(estimated.low or 0) - int(actual.high or 0)
-        if given > 2**28:
-            yield (
-                f"the graphs took {actual.printed} of an estimated {estimated.printed}:"
-                f" {format_bytes(given)} of cache were given away{gained(given)};"
-                " --kv-cache-memory-bytes takes them back"
-            )
-    if engine == "sglang" and "nothing_left" in flags and (share := _least_fraction(facts)):
-        yield f"--mem-fraction-static above {share}, more GPUs, or smaller weights"
-    if engine == "sglang" and (profiled := facts.get("profiled_tokens")) is not None:
-        if isinstance(profiled.low, int) and profiled.low <= 0:
-            yield (
-                f"the profiled tokens are {profiled.printed}: the weights leave less than nothing"
-                " under --mem-fraction-static; raise it, or use more GPUs"
-            )
-    if engine == "mlc-llm" and "nothing_left" in flags:
-        yield "a smaller prefill_chunk_size (--overrides), or a higher gpu_memory_utilization"
-    if engine == "llama.cpp" and "allocation" in flags:
-        yield "a smaller -ub and -c, -ctk q8_0 -ctv q8_0, or fewer layers on the card (-ngl)"
-    if engine.startswith("exllama") and "allocation" in flags:
-        yield "a smaller cache_size (max_seq_len), or cache_mode Q8, Q6 or Q4"

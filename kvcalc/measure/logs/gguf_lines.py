@@ -77,6 +77,4 @@ def _shape(facts: dict[str, Fact]) -> ModelSpec | None:
         return None
     if keys is not None and keys != heads * width:
         return None
-    return shape_model(
-        layers, heads, width, v_width, max_position_embeddings=whole("n_ctx_train")
-    )
+    return shape_model(layers, heads, width, v_width, max_position_embeddings=whole("n_ctx_train"))

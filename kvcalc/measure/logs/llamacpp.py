@@ -49,8 +49,8 @@ SHAPES: tuple[Shape, ...] = (
           "[/~<cache_streams:count>] seqs])" + _K_V, numbered=True, ends=True),
     shape("llama_memory_recurrent", "llama_memory_recurrent: size = <state_size:MiB> MiB (~"
           "<state_cells:count> cells, <state_layers:count> layers[, ~<state_seqs:count> seqs]"
-          "[ <state_copies:count> rs_seq])[, R (<r_type:word>): <r_size:MiB> MiB, S (<s_type:word>):"
-          " <s_size:MiB> MiB]", numbered=True, ends=True),
+          "[ <state_copies:count> rs_seq])[, R (<r_type:word>): <r_size:MiB> MiB,"
+          " S (<s_type:word>): <s_size:MiB> MiB]", numbered=True, ends=True),
     shape("KV self size", "KV self size = <cache_size:MiB> MiB" + _K_V, ends=True),
     shape("KV self size", "KV self size = <cache_size:MiB> MiB, c^KV (<k_type:word>): <k_size:MiB>"
           " MiB, kv^T", ends=True),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvcalc.core.oom_values import OutOfMemory
+
 __all__ = ["judged"]
 
 
-def judged(lines: Sequence[str]) -> str | None:
+def judged(lines: Sequence[str]) -> OutOfMemory | None:
     """Return the verdict on the last out-of-memory text among lines; None where there is none."""
     if not lines:
         return None
@@ -16,5 +18,5 @@ def judged(lines: Sequence[str]) -> str | None:
     for text in (*reversed(lines), "\n".join(lines)):
         found = read_oom(text)
         if found is not None:
-            return found.verdict
+            return found
     return None

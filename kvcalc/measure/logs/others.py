@@ -22,7 +22,8 @@ TENSORRT_LLM: tuple[Shape, ...] = (
     shape("for max tokens in paged KV cache",
           "Allocated <pool_memory:GiB> GiB for max tokens in paged KV cache"
           " (<kv_cache_tokens:tokens>)", ends=True),
-    shape("KV cache pages per sequence", "Max KV cache pages per sequence: <blocks_per_sequence:blocks>"),
+    shape("KV cache pages per sequence", "Max KV cache pages per sequence:"
+          " <blocks_per_sequence:blocks>"),
     shape("KV cache blocks per sequence", "Max KV cache blocks per sequence:"
           " <blocks_per_sequence:blocks>[ [window size=<window:tokens>]]"),
     shape("max_seq_len=", "max_seq_len=<max_model_len:tokens>, max_num_requests="

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from kvcalc.core.capacity import capacity, longest, start_up_need
+from kvcalc.core.capacity import Capacity, capacity, longest, start_up_need
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Fact, Predicted, Unit
 from kvcalc.core.plan import CachePlan
@@ -115,12 +115,7 @@ def _blocks_of(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str
     if span is None or span.high < 1:
         return
     low, high = max(1, span.low), span.high
-    if plan.rank.units_are_set or plan.split == "fixed":
-        ends = [capacity(plan, low), capacity(plan, high)]
-    else:
-        ends = [capacity(plan, low), capacity(plan, high)]
-        low, high, ends = _narrowed(plan, facts, low, high, ends)
-    first, last = ends
+    low, high, first, last = _narrowed(plan, facts, low, high)
     if first.num_blocks is not None and last.num_blocks is not None:
         yield "num_gpu_blocks", _made(first.num_blocks, last.num_blocks, "blocks", span.basis)
     yield (
@@ -139,15 +134,18 @@ def _blocks_of(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str
         yield "available_kv_cache", _made(span.low, span.high, "B", span.basis)
 
 
-def _narrowed(plan: CachePlan, facts: Mapping[str, Fact], low: int, high: int, ends: list) -> tuple:  # type: ignore[type-arg]
+def _narrowed(
+    plan: CachePlan, facts: Mapping[str, Fact], low: int, high: int
+) -> tuple[int, int, Capacity, Capacity]:
     """Return the part of a memory whose blocks give every printed figure at once, if any does."""
+    whole = low, high, capacity(plan, low), capacity(plan, high)
     pool = plan.block_pool
-    if pool is None:
-        return low, high, ends
+    if pool is None or plan.rank.units_are_set:
+        return whole
     unit = pool.unit_bytes
     first, last = low // unit, high // unit
     if not 0 < last - first <= _MOST_SCANNED:
-        return low, high, ends
+        return whole
     held = []
     for count in range(max(1, first), last + 1):
         budget = max(low, count * unit)
@@ -158,8 +156,8 @@ def _narrowed(plan: CachePlan, facts: Mapping[str, Fact], low: int, high: int, e
         ):
             held.append((budget, min(high, (count + 1) * unit - 1), found))
     if not held:
-        return low, high, ends
-    return held[0][0], held[-1][1], [held[0][2], held[-1][2]]
+        return whole
+    return held[0][0], held[-1][1], held[0][2], held[-1][2]
 
 
 def _gives(value: float | None, fact: Fact | None) -> bool:
@@ -223,9 +221,9 @@ def _tensorrt(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str,
         basis = f"nine tenths (free_gpu_memory_fraction's default) of {free.printed} free"
         ends = capacity(plan, max(1, low)), capacity(plan, max(1, high))
         counts = [(end.num_blocks or 0) for end in ends]
-        yield "num_gpu_blocks", _made(*counts, "blocks", basis)
-        tokens_of = [count * block for count in counts]
-        yield "kv_cache_tokens", _made(*tokens_of, "tokens", basis)
+        yield "num_gpu_blocks", _made(counts[0], counts[1], "blocks", basis)
+        held = _made(counts[0] * block, counts[1] * block, "tokens", basis)
+        yield "kv_cache_tokens", held
         yield "pool_memory", _made(low, high, "B", basis)
     if tokens is not None and unit and isinstance(tokens.low, int) and plan.split != "fungible":
         size = -(-tokens.low // block) * unit

@@ -28,7 +28,8 @@ _SOURCES = (
 )
 _RANKS = (
     re.compile(
-        r"\((?P<rank>[A-Za-z][\w.+-]{1,60}) pid=(?P<pid>\d{1,10})(?:, ip=(?P<ip>[\w.:-]{1,60}))?\)[ \t]{0,4}"
+        r"\((?P<rank>[A-Za-z][\w.+-]{1,60}) pid=(?P<pid>\d{1,10})"
+        r"(?:, ip=(?P<ip>[\w.:-]{1,60}))?\)[ \t]{0,4}"
     ),
     re.compile(r"\((?P<rank>VllmWorker(?:Process)? rank=\d{1,5})(?: pid=\d{1,10})?\)[ \t]{0,4}"),
     re.compile(r"\((?P<rank>(?:Worker|EngineCore|APIServer)[\w.-]{0,40})\)[ \t]{0,4}"),
@@ -49,7 +50,8 @@ _STAMPS = (
         r"(?:std(?:out|err) [FP] )?"
     ),
     re.compile(
-        r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}\d{1,2} \d\d:\d\d:\d\d(?:\.\d{1,6})? [\w.-]{1,80} [\w./@-]{1,80}(?:\[\d{1,10}\])?: ?"
+        r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}\d{1,2} \d\d:\d\d:\d\d"
+        r"(?:\.\d{1,6})? [\w.-]{1,80} [\w./@-]{1,80}(?:\[\d{1,10}\])?: ?"  # journald
     ),  # journald
     re.compile(r"\{[A-Za-z_][\w.-]{0,60}=\"[^}\n]{0,1000}\}[ \t]{1,8}"),  # logcli's labels
     re.compile(r"[A-Za-z][\w.-]{0,40}\[\d{1,10}\]:[ \t]{1,8}"),  # llama[1]:
@@ -60,7 +62,8 @@ _STAMPS = (
     re.compile(r"\[\d\d/\d\d/20\d\d-\d\d:\d\d:\d\d\][ \t]{0,4}"),
 )
 _FILE = re.compile(
-    r"\[?(?:[\w./-]{0,80}/)?(?P<file>[A-Za-z_]\w{0,60}\.(?:py|cpp|cc|cu|rs)):(?P<number>\d{1,6})\]?:?[ \t]{0,4}"
+    r"\[?(?:[\w./-]{0,80}/)?(?P<file>[A-Za-z_]\w{0,60}\.(?:py|cpp|cc|cu|rs)):"
+    r"(?P<number>\d{1,6})\]?:?[ \t]{0,4}"
 )
 _REPEATED = re.compile(r"\[repeated (?P<times>\d{1,6})x across cluster\]")
 _LOG_KEYS = ("log", "message", "msg", "line", "MESSAGE", "text")
@@ -91,41 +94,39 @@ def strip(line: str) -> Stripped:
     >>> strip("(EngineCore_DP0 pid=71) INFO 10-03 08:00:00 [gpu_worker.py:298] ready")[:5]
     ('ready', '', 'EngineCore_DP0', 'gpu_worker.py', 298)
     """
-    if any(mark in line for mark in _COLOUR_MARKS):
-        line = _COLOUR.sub("", line)
-    source = rank = file = ""
-    number = 0
+    line = _plain(line)
     if line.startswith("{") and '"' in line:
-        line = _of_json(line)
-        if any(mark in line for mark in _COLOUR_MARKS):
-            line = _COLOUR.sub("", line)
-    at = len(line) - len(line.lstrip(" \t"))
+        line = _plain(_of_json(line))
+    source = rank = file = ""
+    number, at = 0, len(line) - len(line.lstrip(" \t"))
     for _ in range(_MOST):
         if not source and (match := _first(_SOURCES, line, at)):
-            source, at = match["source"], match.end()
-            continue
-        if match := _first(_RANKS, line, at):
-            named = (match["rank"] or "").strip()
-            if named:
-                rank = f"{rank} {named}".strip() if rank != named else rank
-                groups = match.groupdict()
-                if named.startswith("RayWorker") and groups.get("pid"):  # all have one name
-                    rank += f" {groups['pid']} {groups.get('ip') or ''}".rstrip()
-            at = match.end()
-            continue
-        if match := _first(_STAMPS, line, at):
-            at = match.end()
-            continue
-        match = _FILE.match(line, at)
-        if match is None:
+            source = match["source"]
+        elif match := _first(_RANKS, line, at):
+            rank = _joined(rank, match)
+        elif match := _first(_STAMPS, line, at):
+            pass
+        elif match := _FILE.match(line, at):
+            file, number = file or match["file"], number or int(match["number"])
+        else:
             break
-        if not file:
-            file, number = match["file"], int(match["number"])
         at = match.end()
-    times = 1
-    if "[repeated " in line and (match := _REPEATED.search(line)):
-        times = int(match["times"])
-    return Stripped(line[at:], source, rank, file, number, times)
+    match = _REPEATED.search(line) if "[repeated " in line else None
+    return Stripped(line[at:], source, rank, file, number, int(match["times"]) if match else 1)
+
+
+def _plain(line: str) -> str:
+    """Return a line without colours."""
+    return _COLOUR.sub("", line) if any(mark in line for mark in _COLOUR_MARKS) else line
+
+
+def _joined(rank: str, match: re.Match[str]) -> str:
+    """Return the process that a line names so far, with one more of its names."""
+    named = (match["rank"] or "").strip()
+    groups = match.groupdict()
+    if named.startswith("RayWorker") and groups.get("pid"):  # all have one name
+        named = f"{named} {groups['pid']} {groups.get('ip') or ''}".rstrip()
+    return rank if named in ("", rank) else f"{rank} {named}".strip()
 
 
 def _first(patterns: tuple[re.Pattern[str], ...], line: str, at: int) -> re.Match[str] | None:

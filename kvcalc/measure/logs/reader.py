@@ -20,8 +20,11 @@ LONGEST_LINE = 65_536
 
 _BLOCK = 1 << 18
 _GZIP = b"\x1f\x8b"
-_BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"))
-_BOMS += ((codecs.BOM_UTF16_BE, "utf-16"),)
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 _HINT = "give the log's file, or - to read it from stdin"
 
 

@@ -182,8 +182,8 @@ _GGUF = re.compile(
     r"(?P<type>\w{1,10}(?:\[\w{1,10},[ ]?\d{1,9}\])?)[ ]{1,8}=[ ](?P<value>[^\n]{0,400})"
 )
 _LOADED = re.compile(
-    r"loaded meta data with \d{1,9} key-value pairs and \d{1,9} tensors from (?P<path>\S[^\n]{0,400}?)"
-    r" \(version"
+    r"loaded meta data with \d{1,9} key-value pairs and \d{1,9} tensors from"
+    r" (?P<path>\S[^\n]{0,400}?) \(version"
 )
 _NAME = re.compile(r"general\.name[ ]{1,20}=[ ](?P<name>[^\n]{1,200})")
 _OLLAMA = re.compile(r"OLLAMA_(?P<key>[A-Z_]{1,40}):(?P<value>\S{0,60})")

@@ -39,9 +39,9 @@ SHAPES: tuple[Shape, ...] = (
     shape("max_total_num_tokens=", "max_running_requests=<max_running_requests:count>"),
     shape("context_len=", "context_len=<context_length:tokens>"),
     shape("emory profiling: available_gpu_memory",
-          "available_gpu_memory=<free_after_weights:GiB> GB, total_gpu_memory=<total_memory:GiB> GB,"
-          " mem_fraction_static=<mem_fraction_static:share>, rest_memory=<available_kv_cache:GiB>"
-          " GB", keep="least"),
+          "available_gpu_memory=<free_after_weights:GiB> GB, total_gpu_memory=<total_memory:GiB>"
+          " GB, mem_fraction_static=<mem_fraction_static:share>, rest_memory="
+          "<available_kv_cache:GiB> GB", keep="least"),
     shape("memory calculation: bytes_per_full_token",
           "bytes_per_full_token=<bytes_per_full_token:bytes-2>, available_bytes="
           "<available_kv_cache:GiB> GB, full_token=<full_tokens:tokens>", keep="least"),

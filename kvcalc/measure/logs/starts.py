@@ -38,6 +38,8 @@ class Start:
         flags: what lines without figures say: `too_long`, `others_hold`, `ascend`, ...
         files: source file -> line number in it, as printed: they date a log.
         oom: lines of an out-of-memory text.
+        sized: the cache was sized, or the start has failed.
+        one_line: tokens and concurrency are in one line.
     """
 
     def __init__(self, engine: str, source: str, line: int) -> None:
@@ -88,6 +90,8 @@ class Start:
         if not found:
             return False
         self._said.add((stripped.rank, shape_id))
+        if "Maximum concurrency" in stripped.text and "KV cache size" in stripped.text:
+            self.one_line = True
         if shape.says:
             self.flags[shape.says] = self.flags.get(shape.says, 0) + 1
         if shape.fails:
@@ -151,30 +155,33 @@ def starts_of(lines: Iterable[tuple[int, str]]) -> list[Start]:
         if not any(word in line for word in GATE):
             continue
         stripped = strip(line)
-        text = stripped.text
-        engine_here = ""
-        for shape_id, (engine, shape) in enumerate(_SHAPES):
-            if shape.needle not in text:
-                continue
-            key = (stripped.source, engine)
-            start = open_.get(key)
-            if start is not None and start.ends_before(shape_id, shape, stripped.rank):
-                if not shape.expression.search(text):
-                    continue
-                done.append(start)
-                start = None
-            made = start or Start(engine, stripped.source, number)
-            if made.add(shape_id, shape, stripped, number):
-                engine_here = engine
-                open_[key] = made
-                if "Maximum concurrency" in text and "KV cache size" in text:
-                    made.one_line = True
+        engine = _take_shapes(open_, done, stripped, number)
         _take_settings(open_, stripped, number)
-        if any(word in text for word in OOM_WORDS):
-            _take_oom(open_, stripped.source, engine_here, text)
+        if any(word in stripped.text for word in OOM_WORDS):
+            _take_oom(open_, stripped, engine, number)
         if len(done) > _MOST_STARTS:
             del done[: _MOST_STARTS // 2]
     return sorted([*done, *open_.values()], key=lambda start: start.first)
+
+
+def _take_shapes(
+    open_: dict[tuple[str, str], Start], done: list[Start], stripped: Stripped, number: int
+) -> str:
+    """Take what a line tells by every shape that it has; the engine whose line it is."""
+    text, engine_here = stripped.text, ""
+    for shape_id, (engine, shape) in enumerate(_SHAPES):
+        if shape.needle not in text or not shape.expression.search(text):
+            continue
+        key = (stripped.source, engine)
+        start = open_.get(key)
+        if start is not None and start.ends_before(shape_id, shape, stripped.rank):
+            done.append(start)
+            start = None
+        if start is None:
+            start = open_[key] = Start(engine, stripped.source, number)
+        start.add(shape_id, shape, stripped, number)
+        engine_here = engine
+    return engine_here
 
 
 def _take_settings(open_: dict[tuple[str, str], Start], stripped: Stripped, number: int) -> None:
@@ -187,13 +194,17 @@ def _take_settings(open_: dict[tuple[str, str], Start], stripped: Stripped, numb
         start.last = max(start.last, number)
 
 
-def _take_oom(open_: dict[tuple[str, str], Start], source: str, engine: str, text: str) -> None:
-    """Keep an out-of-memory text with the start that it ended; of an unknown engine by itself."""
+def _take_oom(
+    open_: dict[tuple[str, str], Start], stripped: Stripped, engine: str, number: int
+) -> None:
+    """Keep an out-of-memory text with the start that it ended; of no engine, by itself."""
+    source = stripped.source
     mine = [start for (where, _), start in open_.items() if where == source]
     if not mine:
-        mine = [
-            open_.setdefault((source, engine or "pytorch"), Start(engine or "pytorch", source, 0))
-        ]
+        named = engine or "pytorch"
+        open_[source, named] = Start(named, source, number)
+        mine = [open_[source, named]]
     start = max(mine, key=lambda one: one.last)
+    start.last = max(start.last, number)
     if len(start.oom) < _MOST_OOM_LINES:
-        start.oom.append(text[:_LONG])
+        start.oom.append(stripped.text[:_LONG])

@@ -30,6 +30,10 @@ _PREDICTED = {
 """Term -> the terms of a capacity answer that are the same memory."""
 
 
+_LOOSE = 32 * 2**20
+"""A term is what the card's free memory fell by: segments of the allocator are inside it."""
+
+
 def total_of(facts: Mapping[str, Fact], budget: tuple[RankBudget, ...]) -> int | None:
     """Return the card's memory: logged in the middle of its rounding, or the card's own."""
     fact = facts.get("total_memory")
@@ -46,13 +50,11 @@ def terms_of(
     found = []
     consumed = "consumed_memory" in facts
     for name, figures in _TERMS:
-        if (name == "weights and other") is not consumed and name in ("weights and other",):
-            continue
-        if consumed and name in ("weights", "other"):
+        if name in (("weights", "other") if consumed else ("weights and other",)):
             continue
         fact = next((facts[figure] for figure in figures if figure in facts), None)
         logged = _range(fact)
-        if engine in ("sglang",) and name == "cache" and logged is None:
+        if engine == "sglang" and name == "cache" and logged is None:
             logged = _pools(facts)
         predicted = None if first is None else _predicted(name, first)
         if logged is None and predicted is None:
@@ -61,7 +63,7 @@ def terms_of(
         meets = (
             None
             if logged is None or predicted is None
-            else logged[0] <= predicted[1] and predicted[0] <= logged[1]
+            else logged[0] <= predicted[1] + _LOOSE and predicted[0] <= logged[1] + _LOOSE
         )
         found.append(
             LoggedTerm(name=name, logged=logged, predicted=predicted, agrees=meets, source=source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvcalc.core.errors import InputError, KvcalcError
 from kvcalc.core.layers import LayerRun, merge_runs
@@ -15,6 +15,7 @@ from kvcalc.models.gguf.attention import Block
 from kvcalc.models.gguf.faults import broken
 from kvcalc.models.gguf.fields import Fields
 from kvcalc.models.gguf.header import Header, read_header
+from kvcalc.models.gguf.metadata import Entry
 from kvcalc.models.gguf.shards import shard_count, sibling
 from kvcalc.models.gguf.size import model_size
 from kvcalc.models.gguf.tensors import Tensors
@@ -83,7 +84,7 @@ def read_gguf(path: str) -> GgufModel:
         raise InputError(error.message, hint=error.hint, where=file) from None
 
 
-def model_of_entries(entries: dict[str, Entry], file: str) -> ModelSpec:
+def model_of_entries(entries: Mapping[str, Entry], file: str) -> ModelSpec:
     """Return the model that a file's key-values describe, where the file itself is not there.
 
     Args:
@@ -94,7 +95,7 @@ def model_of_entries(entries: dict[str, Entry], file: str) -> ModelSpec:
         InputError: without what the architecture needs.
         UnsupportedError: an architecture that kvcalc does not know, or that keeps no KV cache.
     """
-    header = Header(3, "little", entries, Tensors())
+    header = Header(3, "little", dict(entries), Tensors())
     name = _architecture_name(header, file)
     known = architecture(name, file)
     fields, blocks = _layers(name, known, header, 1, file)

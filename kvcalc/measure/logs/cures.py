@@ -1,0 +1,99 @@
+"""What to change, in the engine's own flags, by what a start's log tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kvcalc.core.logs import Fact, Predicted
+from kvcalc.core.units import format_bytes, format_count
+from kvcalc.measure.logs.failure import highest_share, least_fraction
+
+__all__ = ["cures"]
+
+_Facts = Mapping[str, Fact]
+_WORTH = 2**28
+"""Bytes given away that are worth a line."""
+
+
+def cures(
+    engine: str,
+    flags: Mapping[str, int],
+    facts: _Facts,
+    found: Mapping[str, Predicted],
+    bytes_per_token: int | None,
+) -> Iterator[str]:
+    """Yield what to change.
+
+    Args:
+        engine: whose log it is.
+        flags: what its lines without figures say.
+        facts: its figures.
+        found: kvcalc's.
+        bytes_per_token: on a GPU; None where the model is not known.
+    """
+    if engine == "vllm":
+        yield from _vllm(flags, facts, found, bytes_per_token)
+    elif engine == "sglang":
+        yield from _sglang(flags, facts)
+    elif engine == "mlc-llm" and "nothing_left" in flags:
+        yield "a smaller prefill_chunk_size (--overrides), or a higher gpu_memory_utilization"
+    elif engine == "llama.cpp" and "allocation" in flags:
+        yield "a smaller -ub and -c, -ctk q8_0 -ctv q8_0, or fewer layers on the card (-ngl)"
+    elif engine.startswith("exllama") and "allocation" in flags:
+        yield "a smaller cache_size (max_seq_len), or cache_mode Q8, Q6 or Q4"
+    elif engine == "tgi" and "too_long" in flags:
+        yield "a lower --max-total-tokens, or more GPUs (--num-shard)"
+
+
+def _gained(size: int, bytes_per_token: int | None) -> str:
+    if not bytes_per_token or size <= 0:
+        return ""
+    return f" (about {format_count(size // bytes_per_token)} tokens more)"
+
+
+def _vllm(
+    flags: Mapping[str, int], facts: _Facts, found: Mapping[str, Predicted], rate: int | None
+) -> Iterator[str]:
+    if "others_hold" in flags and "free_memory" in facts and "total_memory" in facts:
+        share = highest_share(facts)
+        yield f"--gpu-memory-utilization {share}, or end what holds the rest of the card"
+    length = _longest(facts, found) if flags.keys() & {"too_long", "too_long_v0"} else 0
+    if length:
+        yield f"--max-model-len {length}: the longest that fits in this memory"
+    current = facts.get("available_kv_cache")
+    for name, what in (
+        ("suggested_to_fill", "all that was free at the start, less 150 MiB"),
+        ("suggested_to_fit", "what the utilisation allows, with the graphs inside"),
+    ):
+        suggested = facts.get(name)
+        if suggested is not None and isinstance(suggested.low, int):
+            more = suggested.low - int(current.high or 0) if current is not None else 0
+            yield f"--kv-cache-memory-bytes {suggested.low}: {what}{_gained(more, rate)}"
+    estimated, actual = facts.get("estimated_graph_memory"), facts.get("graph_memory")
+    if estimated is not None and actual is not None:
+        given = int(estimated.low or 0) - int(actual.high or 0)
+        if given > _WORTH:
+            yield (
+                f"the graphs took {actual.printed} of an estimated {estimated.printed}:"
+                f" {format_bytes(given)} of cache were given away{_gained(given, rate)};"
+                " --kv-cache-memory-bytes takes them back"
+            )
+
+
+def _longest(facts: _Facts, found: Mapping[str, Predicted]) -> int:
+    """Return the longest length that fits: as logged, else as predicted; 0 for none."""
+    logged, fits = facts.get("max_model_len_that_fits"), found.get("max_model_len_that_fits")
+    if logged is not None and isinstance(logged.low, int):
+        return logged.low
+    return int(fits.low) if fits is not None else 0
+
+
+def _sglang(flags: Mapping[str, int], facts: _Facts) -> Iterator[str]:
+    if "nothing_left" in flags and (share := least_fraction(facts)):
+        yield f"--mem-fraction-static above {share}, more GPUs, or smaller weights"
+    profiled = facts.get("profiled_tokens")
+    if profiled is not None and isinstance(profiled.low, int) and profiled.low <= 0:
+        yield (
+            f"the profiled tokens are {profiled.printed}: the weights leave less than nothing"
+            " under --mem-fraction-static; raise it, or use more GPUs"
+        )
