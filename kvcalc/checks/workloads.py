@@ -52,11 +52,16 @@ def read_workload(name: str, given: object, line: int) -> WorkloadEntry:
     over = given.get("over")
     if over is not None and over not in OVER_POLICIES:
         raise UnknownNameError("value of over", f"{over!s:.40}", OVER_POLICIES)
+    return _entry(name, given, line)
+
+
+def _entry(name: str, given: dict[str, Any], line: int) -> WorkloadEntry:
     columns = (_column(given.get("prompt_column")), _column(given.get("output_column")))
     if any(columns) and "trace" not in given:
         raise InvalidValueError("columns are of a trace", hint="name the trace: trace: FILE")
+    over = given.get("over")
     policy = cast("Over | None", over)
-    if sources == ["trace"]:
+    if "trace" in given:
         if not isinstance(given["trace"], str):
             raise InvalidValueError("the trace is no file's name", hint="write trace: requests.csv")
         return WorkloadEntry(name, line, None, given["trace"], columns, policy)

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import eq, ge, le
 from typing import Literal, NamedTuple
 
-from kvcalc.core.errors import InvalidValueError, UnknownNameError
+import msgspec
+
+from kvcalc.core.errors import InvalidValueError, UnknownNameError, nearest
 from kvcalc.core.metrics import METRICS, Figure, Metric, metric_of, read_figure, shown
 from kvcalc.core.units import UnitSystem
 from kvcalc.core.values import Value
@@ -23,6 +25,7 @@ __all__ = [
     "CheckLevel",
     "CheckSummary",
     "Found",
+    "Status",
     "assertion_names",
     "check",
     "parse_assertion",
@@ -88,7 +91,7 @@ class Check(Value, frozen=True, kw_only=True):
         level: what a failure counts as.
         status: pass, warn, fail, note, off; skip: it could not be asked, the message says why;
             refused: the file or the model could not be read.
-        message: what is the matter, in one line.
+        message: what is the matter, in one line; `detail` is a part of it.
         hint: what would pass, or what to write instead.
         where: `file:line`; "" for a command.
         file, line: the same apart; line from 1, 0 where there is none.
@@ -106,6 +109,7 @@ class Check(Value, frozen=True, kw_only=True):
     level: CheckLevel
     status: Status
     message: str
+    detail: str = ""
     hint: str = ""
     where: str = ""
     file: str = ""
@@ -203,11 +207,8 @@ def _named(name: str) -> tuple[str, Operator, Metric]:
 
 
 def _guess(name: str) -> str:
-    from kvcalc.core.errors import nearest
-
-    close = nearest(name[:60], assertion_names(), 2) or nearest(
-        f"min_{name[:60]}", assertion_names(), 2
-    )
+    short, known = name[:60], assertion_names()
+    close = nearest(short, known, 2) or nearest(f"min_{short}", known, 2)
     guess = f"did you mean {' or '.join(close)}? " if close else ""
     return f"{guess}assertions are min_ or max_ before a figure: kvcalc schema kvcalc-yaml"
 
@@ -219,6 +220,7 @@ def check(
     *,
     workload: str | None = None,
     hint: str = "",
+    detail: str = "",
 ) -> Check:
     """Hold a figure to an assertion.
 
@@ -228,13 +230,15 @@ def check(
         found: the figure.
         workload: whose requests it is about.
         hint: what would pass, where it fails.
+        detail: why it fails.
     """
     if assertion.limit is None or assertion.level == "off":
         return _result(name, assertion, workload, "off", "switched off", "", found)
     passed = passes(assertion, found.value)
     status: Status = "pass" if passed else _BY_LEVEL[assertion.level]
     made = _result(name, assertion, workload, status, "", "" if passed else hint, found)
-    return _replaced(made, message=told(made))
+    made = msgspec.structs.replace(made, detail="" if passed else detail)
+    return msgspec.structs.replace(made, message=told(made))
 
 
 def passes(assertion: Assertion, value: Figure) -> bool:
@@ -279,12 +283,6 @@ def _result(
     )
 
 
-def _replaced(result: Check, **changes: object) -> Check:
-    import msgspec
-
-    return msgspec.structs.replace(result, **changes)
-
-
 def told(result: Check, units: UnitSystem = "binary") -> str:
     """Say a result in one line: `max_concurrency 17.25 < 32`.
 
@@ -293,25 +291,19 @@ def told(result: Check, units: UnitSystem = "binary") -> str:
     if result.operator is None or result.actual is None or result.limit is None:
         return result.message
     metric_name, _, metric = _named(result.assertion)
-    sign = result.operator if _passed(result) else _FAILS[result.operator]
+    passed = _PASSES[result.operator](result.actual, result.limit)
+    sign = result.operator if passed else _FAILS[result.operator]
     actual, limit = (shown(metric.kind, v, units) for v in (result.actual, result.limit))
     if actual == limit and result.actual != result.limit:
         actual, limit = f"{result.actual!r}", f"{result.limit!r}"
     if metric.kind == "bool":
-        said = f"{metric_name} is {actual}" + ("" if _passed(result) else f", not {limit}")
+        said = f"{metric_name} is {actual}" + ("" if passed else f", not {limit}")
     else:
         said = f"{metric_name} {actual} {sign} {limit}"
     if result.low is not None and result.high is not None and result.low != result.high:
         low, high = (shown(metric.kind, v, units) for v in (result.low, result.high))
         said += f" ({low} to {high})"
-    return said
-
-
-def _passed(result: Check) -> bool:
-    assert result.operator is not None  # told() has looked
-    assert result.actual is not None
-    assert result.limit is not None
-    return _PASSES[result.operator](result.actual, result.limit)
+    return f"{said}: {result.detail}" if result.detail else said
 
 
 def worst_first(results: Iterable[Check]) -> list[Check]:

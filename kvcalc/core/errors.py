@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "ChecksFailed",
     "InputError",
     "InputFaults",
     "InvalidValueError",
@@ -88,6 +89,10 @@ class UnknownNameError(KvcalcError):
 
 class UnsupportedError(KvcalcError):
     """A combination that the engine refuses, or that kvcalc does not model and will not guess."""
+
+
+class ChecksFailed(KvcalcError, AssertionError):  # noqa: N818 - what happened, not an error of ours
+    """Checks that failed, where a program asked for an exception."""
 
 
 class UnavailableError(KvcalcError):

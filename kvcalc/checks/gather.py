@@ -1,0 +1,262 @@
+"""From files, folders, stdin and a command to targets; kvcalc.yaml among them is its own file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kvcalc.checks.context import Context
+from kvcalc.checks.file import (
+    DEFAULT_FILE,
+    CheckFile,
+    Entry,
+    is_check_file,
+    read_check_file,
+)
+from kvcalc.checks.models import Models
+from kvcalc.checks.servers import of_entry, of_server
+from kvcalc.checks.sized import Load
+from kvcalc.checks.targets import Target
+from kvcalc.checks.workloads import load_of
+from kvcalc.core.checks import Assertion
+from kvcalc.core.errors import InputError, KvcalcError, UsageError
+from kvcalc.manifests.found import Server
+from kvcalc.manifests.sources import MAX_BYTES, Source, decoded, find
+from kvcalc.models.text import printable
+
+__all__ = ["Options", "gather", "read_settings"]
+
+
+class Options(NamedTuple):
+    """What a caller says of a run, beside the files.
+
+    Attributes:
+        settings: a kvcalc.yaml whose assertions, models and levels hold for every file; None for
+            none.
+        gpu, gpu_memory, gpu_free, engine_version, sequences: see Context.
+        models: further served names, `NAME=PRESET`, or a preset alone for what is not known.
+        assertions: by name, above all files'.
+        folders: folders of presets.
+    """
+
+    settings: CheckFile | None = None
+    gpu: str | None = None
+    gpu_memory: int | None = None
+    gpu_free: int | None = None
+    engine_version: str | None = None
+    sequences: int | None = None
+    models: tuple[str, ...] = ()
+    assertions: tuple[Assertion, ...] = ()
+    folders: tuple[Path, ...] = ()
+
+
+def read_settings(path: str) -> CheckFile:
+    """Read a kvcalc.yaml by its path.
+
+    Raises:
+        InputError: it is missing or broken.
+    """
+    from kvcalc.models.text import read_text
+
+    return read_check_file(read_text(path), printable(path), os.path.dirname(path))
+
+
+def gather(
+    paths: Sequence[str], command: Sequence[str], options: Options, stdin: bytes | None = None
+) -> list[Target]:
+    """Return what is to be checked, in the order in which it is named.
+
+    Args:
+        paths: files, folders, `-`; kvcalc.yaml in the current folder where nothing is named.
+        command: a serve command.
+        options: of the run.
+        stdin: what `-` holds; the process's own where it is not given.
+
+    Raises:
+        UsageError: there is nothing to check.
+        InputError: nothing at all could be read.
+    """
+    if not paths and not command:
+        if not os.path.isfile(DEFAULT_FILE):
+            raise UsageError(
+                "which files?",
+                hint=f"write {DEFAULT_FILE}, or name what you deploy: kvcalc check deploy.yaml,"
+                " kvcalc check -- vllm serve MODEL",
+            )
+        paths = [DEFAULT_FILE]
+    targets: list[Target] = []
+    broken: list[tuple[str, KvcalcError]] = []
+    context = _context(options, options.settings)
+    if command:
+        from kvcalc.manifests import read_command  # as below
+
+        servers = read_command(command)
+        if not servers:
+            raise InputError(
+                "no server that kvcalc knows in this command",
+                hint="write it as you type it: kvcalc check -- vllm serve MODEL",
+            )
+        targets += [of_server(server, context) for server in servers]
+    for path in paths:
+        try:
+            targets += _of_path(path, options, context, stdin)
+        except KvcalcError as error:
+            broken.append((path, error))
+    if broken and not targets:
+        raise broken[0][1]
+    targets += [_unreadable(path, error) for path, error in broken]
+    if not targets:
+        raise InputError(
+            "no server is started by what was named",
+            hint="name the files that start one: a Deployment, a compose file, a script",
+            where=", ".join(printable(p) for p in paths),
+        )
+    return _named_apart(targets)
+
+
+def _context(options: Options, settings: CheckFile | None) -> Context:
+    """Return what holds for every file that has no kvcalc.yaml of its own."""
+    named, fallback = {}, None
+    for given in options.models:
+        name, equals, source = given.rpartition("=")
+        if equals:
+            from kvcalc.checks.models import Named
+
+            named[name] = Named(source)
+        else:
+            fallback = source
+    defaults = settings.defaults if settings is not None else Entry("", 0)
+    models = Models(
+        {**(settings.models if settings is not None else {}), **named},
+        fallback=fallback,
+        folders=options.folders,
+        base=settings.folder if settings is not None else "",
+    )
+    gpu = defaults.settings.get("gpu")
+    return Context(
+        models=models,
+        gpu=options.gpu,
+        gpu_memory=options.gpu_memory,
+        gpu_free=options.gpu_free,
+        default_gpu=None if gpu is None else str(gpu.value),
+        engine_version=options.engine_version,
+        sequences=options.sequences,
+        assertions={**defaults.assertions, **{a.name: a for a in options.assertions}},
+        levels=defaults.levels,
+        price=settings.price if settings is not None else None,
+        figures=settings.figures if settings is not None else "expected",
+    )
+
+
+def _of_path(
+    path: str, options: Options, context: Context, stdin: bytes | None
+) -> Iterator[Target]:
+    folder = os.path.isdir(path)
+    if path == "-" and stdin is None:
+        stdin = sys.stdin.buffer.read(MAX_BYTES + 1)
+    for source in find([path], stdin):
+        name = source.name.lower()
+        text = _text_of(source) if name == "-" or name.endswith((".yaml", ".yml")) else None
+        if text is not None and is_check_file(source.name, text):
+            yield from _of_check_file(source, text, options)
+            if not folder:
+                return
+    yield from (of_server(server, context) for server in _servers([path], stdin))
+
+
+def _servers(paths: Sequence[str], stdin: bytes | None = None) -> Iterable[Server]:
+    from kvcalc.manifests import read_paths  # runs of kvcalc.yaml alone do without
+
+    return read_paths(paths, stdin=stdin).servers
+
+
+def _text_of(source: Source) -> str | None:
+    try:
+        return decoded(source.text, source.name)
+    except KvcalcError:  # told by whoever reads it
+        return None
+
+
+def _of_check_file(source: Source, text: str, options: Options) -> Iterator[Target]:
+    folder = "" if source.name == "-" else os.path.dirname(source.name)
+    file = read_check_file(text, printable(source.name), folder)
+    if not file.deployments:
+        if not source.given:
+            return  # settings alone, met in a folder
+        raise InputError(
+            "no deployment to check",
+            hint="write deployments: with a list under it, or name the manifests to check",
+            where=file.file,
+        )
+    context = _context(options, file)
+    loads: dict[str, Load] = {}
+    for entry in file.deployments:
+        chosen = tuple(_load(name, file, loads) for name in entry.workloads)
+        if not entry.files:
+            over = {a.name: a for a in options.assertions}
+            entry = entry._replace(assertions={**entry.assertions, **over})  # noqa: PLW2901 - options last
+            yield of_entry(entry, context, file.file, chosen, file.defaults)
+            continue
+        yield from _of_files(entry, file, context, chosen)
+
+
+def _load(name: str, file: CheckFile, loads: dict[str, Load]) -> Load:
+    if name not in loads:
+        loads[name] = load_of(file.workloads[name], file.folder)
+    return loads[name]
+
+
+def _of_files(
+    entry: Entry, file: CheckFile, context: Context, loads: tuple[Load, ...]
+) -> Iterator[Target]:
+    paths = [os.path.join(file.folder, name) for name in entry.files]
+    servers = list(_servers(paths))
+    if entry.server is not None:
+        names = [server.invocation.name for server in servers]
+        servers = [s for s in servers if s.invocation.name == entry.server]
+        if not servers:
+            raise InputError(
+                f"no server {entry.server!r:.60} in {', '.join(entry.files)}",
+                hint=f"there are {', '.join(names) or 'none'}",
+                where=f"{file.file}:{entry.line}",
+            )
+    for server in servers:
+        own = server.invocation.name
+        name = entry.name if len(servers) == 1 else f"{entry.name}/{own}"
+        yield of_server(server, context, entry, name=name, loads=loads)
+
+
+def _unreadable(path: str, error: KvcalcError) -> Target:
+    file, _, line = error.where.rpartition(":")
+    number = int(line) if line.isdecimal() else 0
+    return Target(
+        printable(path),
+        file if number else printable(path),
+        number,
+        refused=True,
+        reason=error.message,
+        hint=error.hint,
+    )
+
+
+def _named_apart(targets: list[Target]) -> list[Target]:
+    """Return targets with names that differ, so that results can be told apart."""
+    counts: dict[str, int] = {}
+    for target in targets:
+        counts[target.name] = counts.get(target.name, 0) + 1
+    taken: set[str] = set()
+    found = []
+    for target in targets:
+        name = target.name
+        if counts[name] > 1 and target.file:
+            name = f"{target.file}:{name}"
+        number, unique = 2, name
+        while unique in taken:
+            unique = f"{name} ({number})"
+            number += 1
+        taken.add(unique)
+        found.append(target._replace(name=unique))
+    return found

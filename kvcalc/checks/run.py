@@ -1,0 +1,303 @@
+"""Running checks: targets become questions, questions figures, and figures results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from kvcalc.checks.contradictions import contradictions
+from kvcalc.checks.cures import cure
+from kvcalc.checks.gpu_findings import on_shared_cards
+from kvcalc.checks.shown import deployed
+from kvcalc.checks.sized import Load, MissingFigureError, Sized
+from kvcalc.checks.targets import Target
+from kvcalc.core.check_report import CheckReport
+from kvcalc.core.checks import (
+    Assertion,
+    Check,
+    CheckLevel,
+    Found,
+    Status,
+    check,
+    parse_assertion,
+    passes,
+    skipped,
+    summary,
+)
+from kvcalc.core.errors import KvcalcError
+from kvcalc.core.metrics import METRICS
+from kvcalc.core.units import format_bytes, format_count
+from kvcalc.manifests.found import Finding
+
+__all__ = ["report_of", "run"]
+
+_BY_FINDING: dict[str, CheckLevel] = {"error": "error", "warning": "warn", "note": "note"}
+_STATUS: dict[CheckLevel, Status] = {"error": "fail", "warn": "warn", "note": "note", "off": "off"}
+_NOT_MODELLED = re.compile(r"not model")
+_ENDLESS = 2**50
+"""A cache that is never short, for what of a plan does not hang on the memory."""
+
+_OF_PLAN = (
+    *("bytes_per_token", "state_bytes", "needed_bytes", "max_model_len", "block_size"),
+    *("block_bytes", "num_gpus", "replicas", "duplication_factor"),
+)
+"""Figures that need no memory; those over a workload but for its concurrency do neither."""
+
+_DEFAULT = parse_assertion("fits", given=True)
+
+
+def run(targets: Sequence[Target], *, figures: bool = False, show: bool = False) -> CheckReport:
+    """Check every target.
+
+    Args:
+        targets: in the order of the files.
+        figures: also the figures of every deployment.
+        show: also what was read, and from which line.
+    """
+    known: dict[tuple[Any, ...], list[Sized]] = {}
+    shared: dict[int, list[Finding]] = {}
+    for target, finding in on_shared_cards(targets):
+        shared.setdefault(id(target), []).append(finding)
+    results: list[Check] = []
+    told = []
+    for target in targets:
+        sized = None if target.question is None else _sized(target, known)
+        also = shared.get(id(target), ())
+        results += _Checked(target, sized, also).results()
+        told.append(deployed(target, sized, figures=figures, show=show))
+    return report_of(results, tuple(told))
+
+
+def report_of(results: Iterable[Check], deployments: Iterable[Any]) -> CheckReport:
+    """Return a report, its results counted."""
+    found = tuple(results)
+    return CheckReport(results=found, deployments=tuple(deployments), summary=summary(found))
+
+
+def _sized(target: Target, known: dict[tuple[Any, ...], list[Sized]]) -> Sized:
+    """Return the figures of a target; equal questions share them."""
+    question = target.question
+    assert question is not None  # noqa: S101 - its caller has looked
+    deployment = question.deployment
+    key = (
+        question.model.name,
+        deployment.engine,
+        deployment.tensor_parallel_size,
+        deployment.max_model_len,
+        target.copies,
+        target.price,
+    )
+    alike = known.setdefault(key, [])
+    for sized in alike:
+        if sized.asked == question:
+            return sized
+    alike.append(Sized(question, copies=target.copies, price=target.price))
+    return alike[-1]
+
+
+class _Checked:
+    """The results of one target."""
+
+    def __init__(self, target: Target, sized: Sized | None, shared: Iterable[Finding]) -> None:
+        self.target = target
+        self.sized = sized
+        self.findings = [*target.findings, *shared]
+        self.skip: tuple[str, str] | None = (target.reason, target.hint) if target.reason else None
+        self.only_plan = False
+
+    def results(self) -> Iterator[Check]:
+        target = self.target
+        if target.refused:
+            yield self.refusal()
+        self.prepare()
+        checks = list(self.assertions())
+        for finding in self.findings:
+            yield self.finding(finding)
+        yield from checks
+
+    def prepare(self) -> None:
+        """Ask the engine; what it refuses is a finding, what kvcalc does not model a reason."""
+        target = self.target
+        if self.sized is None:
+            self.findings += contradictions(target, None)
+            return
+        deployment = self.sized.asked.deployment
+        if deployment.gpu is None and deployment.kv_cache_memory_bytes is None:
+            self.without_card()
+        try:
+            if self.sized.worked.memory and target.auto_length and not self.sized.fits:
+                self.shorten()
+            self.findings += contradictions(target, self.sized, only_plan=self.only_plan)
+        except KvcalcError as error:
+            self.findings += contradictions(target, None)
+            if _NOT_MODELLED.search(error.message):
+                self.skip = (error.message, error.hint)
+                return
+            self.findings.append(
+                Finding("engine-refuses", "error", error.message, error.hint, *self.place())
+            )
+            self.skip = ("the engine refuses these settings", error.hint)
+
+    def without_card(self) -> None:
+        """Look at the plan alone where no card is known, as if the cache were never short."""
+        assert self.sized is not None  # noqa: S101 - its caller has looked
+        asked = self.sized.asked
+        if asked.deployment.engine == "llama.cpp":
+            return
+        endless = msgspec.structs.replace(asked.deployment, kv_cache_memory_bytes=_ENDLESS)
+        self.sized = Sized(
+            asked._replace(deployment=endless), copies=self.target.copies, price=self.target.price
+        )
+        self.only_plan = True
+
+    def shorten(self) -> None:
+        """Take the longest maximum that fits, as an engine does that is told `auto`."""
+        assert self.sized is not None  # noqa: S101 - its caller has looked
+        longest = self.sized.low.max_model_len_that_fits
+        asked = self.sized.asked
+        if not longest:
+            return
+        deployment = msgspec.structs.replace(asked.deployment, max_model_len=longest)
+        shorter = Sized(
+            asked._replace(deployment=deployment),
+            copies=self.target.copies,
+            price=self.target.price,
+        )
+        if not shorter.fits:
+            return
+        own, self.sized = self.sized.plan.max_model_len, shorter
+        self.findings.append(
+            Finding(
+                "length-is-shortened",
+                "note",
+                f"an automatic maximum comes to about {format_count(longest)} tokens of the model's"
+                f" {format_count(own)}",
+                "name the length that you need, so that a start without room for it fails",
+                *self.place(),
+            )
+        )
+
+    def place(self) -> tuple[int, str]:
+        """Return the line and file of the setting that most refusals are about."""
+        server = self.target.server
+        by_name = {s.name: s for s in server.settings} if server is not None else {}
+        for name in ("max_model_len", "context_length", "ctx_size", "max_seq_len"):
+            if name in by_name:
+                return by_name[name].line, by_name[name].file
+        return self.target.line, ""
+
+    # ------------------------------------------------------------------ results
+
+    def refusal(self) -> Check:
+        target = self.target
+        level = target.levels.get("unknown-model", "error")
+        status: Status = "refused" if level == "error" else _STATUS[level]
+        model = target.server.model if target.server is not None else None
+        line = model.line if model is not None and model.line else target.line
+        file = (model.file if model is not None else "") or target.file
+        return Check(
+            name=target.name,
+            assertion="unknown-model",
+            level=level,
+            status=status,
+            message=target.reason,
+            hint=target.hint,
+            where=_where(file, line),
+            file=file,
+            line=line,
+        )
+
+    def finding(self, finding: Finding) -> Check:
+        level = self.target.levels.get(finding.code, _BY_FINDING[finding.level])
+        file = finding.file or self.target.file
+        line = finding.line or self.target.line
+        return Check(
+            name=self.target.name,
+            assertion=finding.code,
+            level=level,
+            status=_STATUS[level],
+            message=finding.message,
+            hint=finding.cure,
+            where=_where(file, line),
+            file=file,
+            line=line,
+        )
+
+    def assertions(self) -> Iterator[Check]:
+        given = self.target.assertions
+        wanted = given.values() if "fits" in given else (_DEFAULT, *given.values())
+        for assertion in wanted:
+            placed = self.placed(assertion)
+            if METRICS.get(assertion.metric) and METRICS[assertion.metric].needs == "workload":
+                for load in self.target.loads:
+                    yield self.checked(placed, load)
+                if self.target.loads:
+                    continue
+            yield self.checked(placed, None)
+
+    def placed(self, assertion: Assertion) -> Assertion:
+        if assertion.line:
+            return assertion
+        line, file = self.place()
+        return assertion._replace(file=file or self.target.file, line=line)
+
+    def checked(self, assertion: Assertion, load: Load | None) -> Check:
+        name, workload = self.target.name, None if load is None else load.name
+        if self.skip is not None:
+            return skipped(name, assertion, *self.skip, workload)
+        sized = self.sized
+        assert sized is not None  # noqa: S101 - without a question there is a reason
+        if self.only_plan and not _of_plan(assertion.metric):
+            reason = "nothing says which card it runs on"
+            hint = "name it: --gpu h100-80gb, or gpu: h100-80gb in kvcalc.yaml"
+            return skipped(name, assertion, reason, hint, workload)
+        try:
+            found = self.chosen(sized.figure(assertion.metric, load))
+        except MissingFigureError as error:
+            return skipped(name, assertion, error.message, error.hint, workload)
+        except KvcalcError as error:
+            return skipped(name, assertion, error.message, error.hint, workload)
+        hint = detail = ""
+        if assertion.level != "off" and not passes(assertion, found.value):
+            hint = cure(sized, assertion, load, flags=self.target.flags)
+            detail = _why(sized, assertion)
+        return check(name, assertion, found, workload=workload, hint=hint, detail=detail)
+
+    def chosen(self, found: Found) -> Found:
+        bound = {"low": found.low, "high": found.high}.get(self.target.figures)
+        return found if bound is None else found._replace(value=bound)
+
+
+def _of_plan(metric: str) -> bool:
+    known = METRICS.get(metric)
+    over_requests = known is not None and known.needs == "workload"
+    return metric in _OF_PLAN or (over_requests and metric != "workload_concurrency")
+
+
+def _why(sized: Sized, assertion: Assertion) -> str:
+    """Say why it does not fit."""
+    if assertion.metric not in ("fits", "may_fit", "missing_bytes"):
+        return ""
+    worked = sized.worked
+    if worked.refusal is not None:
+        return worked.refusal.why
+    if worked.crowded is not None:
+        return worked.crowded
+    missing = worked.missing()
+    count = sized.asked.sequences
+    what = "one sequence" if count == 1 else f"{format_count(count)} sequences"
+    longest = f"{what} of {format_count(sized.plan.max_model_len)} tokens"
+    if not missing:
+        return f"no memory holds {longest}"
+    needed = format_bytes(sized.plan.bytes_needed(sized.plan.max_model_len))
+    return (
+        f"{format_bytes(missing)} are missing on a GPU for {longest}, which"
+        f" {'needs' if count == 1 else 'need'} {needed}{'' if count == 1 else ' each'}"
+    )
+
+
+def _where(file: str, line: int) -> str:
+    return f"{file}:{line}" if file and line else file

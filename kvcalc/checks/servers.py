@@ -1,0 +1,328 @@
+"""From a server that a file starts to what is checked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvcalc.checks.cards import memory_only
+from kvcalc.checks.context import Context
+from kvcalc.checks.file import Entry, Given
+from kvcalc.checks.sized import Load
+from kvcalc.checks.targets import Target
+from kvcalc.core.checks import Assertion
+from kvcalc.core.deployment import Deployment, GpuSpec
+from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.weight_dtypes import weight_width
+from kvcalc.engines import known as known_engine
+from kvcalc.manifests.found import Finding, Server, Setting
+from kvcalc.sizing import Question
+
+__all__ = ["of_entry", "of_server"]
+
+_NOTHING = Entry("", 0)
+_DECISIVE = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len"),
+    *("kv_cache_dtype", "gpu_memory_utilization", "kv_cache_memory_bytes", "ctx_size", "parallel"),
+    *("mem_fraction_static", "context_length", "max_seq_len", "free_gpu_memory_fraction"),
+)
+"""Settings without which no figure means anything."""
+
+
+def of_server(
+    server: Server,
+    context: Context,
+    entry: Entry = _NOTHING,
+    *,
+    name: str = "",
+    loads: tuple[Load, ...] = (),
+) -> Target:
+    """Return what is checked of a server.
+
+    Args:
+        server: as it was read.
+        context: of the run.
+        entry: what kvcalc.yaml says of it beside its file.
+        name: what to call it; its own name otherwise.
+        loads: its workloads.
+    """
+    return _Build(server, context, entry, loads).target(name or server.invocation.name)
+
+
+def of_entry(
+    entry: Entry, context: Context, file: str, loads: tuple[Load, ...], defaults: Entry
+) -> Target:
+    """Return what is checked of a deployment whose settings stand in kvcalc.yaml itself."""
+    settings = {**defaults.settings, **entry.settings}
+    args = {**defaults.args, **entry.args}
+    beside = {**defaults.beside, **entry.beside}
+    made = Target(
+        entry.name,
+        file,
+        entry.line,
+        model=_text(beside.get("model")),
+        price=_price(beside, context),
+        copies=_count(beside, "replicas", 1),
+        assertions=_assertions(context, entry),
+        levels={**context.levels, **entry.levels},
+        loads=loads,
+        figures=context.figures,
+    )
+    place = next((g.line for g in (beside.get("model"),) if g is not None), entry.line)
+    if made.model is None:
+        hint = "write model: llama-3.1-8b"
+        return made._replace(refused=True, reason="no model is named", hint=hint)
+    fields = {key: given.value for key, given in settings.items()}
+    try:
+        engine = known_engine(str(fields.pop("engine", _engine_for(made.model))))
+        card = context.card(_text(settings.get("gpu")))
+        fields.pop("gpu", None)
+        memory = beside.get("gpu_memory")
+        if memory is not None:
+            card = _with_memory(card, int(memory.value))
+        made = made._replace(engine=engine, gpu=card)
+        deployment = _deployment(
+            engine, fields, {key: given.value for key, given in args.items()}, card, context
+        )
+    except KvcalcError as error:
+        return _stopped(made, "bad-setting", error, made.line)
+    made = made._replace(engine_version=deployment.engine_version)
+    try:
+        model, kept = context.models.find(made.model)
+        deployment = _with_draft(deployment, context)
+    except KvcalcError as error:
+        return _unknown_model(made, error)._replace(line=place)
+    return _asked(made, deployment, model, kept, beside, context)
+
+
+def _engine_for(model: str) -> str:
+    return "llama.cpp" if model.lower().endswith(".gguf") else "vllm"
+
+
+class _Build:
+    def __init__(
+        self, server: Server, context: Context, entry: Entry, loads: tuple[Load, ...]
+    ) -> None:
+        self.server = server
+        self.context = context
+        self.entry = entry
+        self.loads = loads
+
+    def target(self, name: str) -> Target:
+        server, entry, context = self.server, self.entry, self.context
+        invocation = server.invocation
+        beside = entry.beside
+        model = _text(beside.get("model"))
+        if model is None and server.model is not None and server.model.value is not None:
+            model = str(server.model.value)
+        version = _text(entry.settings.get("engine_version")) or server.engine_version
+        made = Target(
+            name,
+            invocation.file,
+            invocation.line,
+            engine=_text(entry.settings.get("engine")) or server.engine,
+            engine_version=context.engine_version or version,
+            model=model,
+            copies=_count(beside, "replicas", invocation.replicas or 1),
+            price=_price(beside, context),
+            flags=True,
+            findings=server.findings,
+            assertions=_assertions(context, entry),
+            levels={**context.levels, **entry.levels},
+            loads=self.loads,
+            figures=context.figures,
+            server=server,
+        )
+        if made.engine is None:
+            return made._replace(
+                reason="no engine was recognised",
+                hint="kvcalc check -- vllm serve ... reads a command as it is",
+            )
+        try:
+            made = made._replace(gpu=self._card())
+        except UnknownNameError as error:
+            made = made._replace(reason=str(error), hint=error.hint)
+        return self._completed(made)
+
+    def _card(self) -> GpuSpec | None:
+        gpu = self.server.invocation.gpu
+        word = _text(self.entry.settings.get("gpu"))
+        product, key = (word, None) if word is not None else (None, gpu.product_key)
+        if product is None and gpu.product is not None:
+            product = gpu.product.text
+        if product is not None and gpu.choices and word is None and self.context.gpu is None:
+            every = ", ".join([product, *(choice.text for choice in gpu.choices)])
+            raise UnknownNameError("GPU", every, (), hint="any of these: name one with --gpu")
+        card = self.context.card(product, key)
+        if self.context.gpu_memory is None and gpu.memory_bytes is not None:
+            card = _with_memory(card, gpu.memory_bytes)
+        elif card is not None and gpu.memory_percent:
+            card = card.with_memory(card.memory_bytes * gpu.memory_percent // 100)
+        memory = self.entry.beside.get("gpu_memory")
+        return card if memory is None else _with_memory(card, int(memory.value))
+
+    def _completed(self, made: Target) -> Target:
+        read = {s.name: s for s in self.server.settings}
+        open_ = [
+            s.written
+            for s in read.values()
+            if s.value is None and s.name in _DECISIVE and s.name not in self.entry.settings
+        ]
+        if open_ and not made.reason:
+            made = made._replace(
+                reason=f"nothing gives {', '.join(open_)} a value",
+                hint="give the variable a value where the file is read, or a default in the file",
+            )
+        fields: dict[str, Any] = {
+            s.name: s.value for s in read.values() if s.kind == "field" and s.value is not None
+        }
+        args = {s.name: s.value for s in read.values() if s.kind == "arg" and s.value is not None}
+        fields |= {
+            key: given.value
+            for key, given in self.entry.settings.items()
+            if key not in ("gpu", "engine")
+        }
+        args |= {key: given.value for key, given in self.entry.args.items()}
+        if made.engine_version is not None:
+            fields["engine_version"] = made.engine_version
+        try:
+            engine = known_engine(str(made.engine))
+            deployment = _deployment(engine, fields, args, made.gpu, self.context)
+        except KvcalcError as error:
+            return _stopped(made, "bad-setting", error, made.line)
+        if made.model is None:
+            said = self.server.model is not None
+            return made._replace(
+                reason="a variable without a value names the model"
+                if said
+                else "no model is named",
+                hint="give the variable a value, or name the model with --model",
+            )
+        try:
+            model, kept = self.context.models.find(made.model)
+            deployment = _with_draft(deployment, self.context)
+        except KvcalcError as error:
+            return _unknown_model(made, error)
+        auto = read.get("max_model_len")
+        made = made._replace(
+            auto_length=auto is not None and auto.value == "auto" and auto.kind == "other"
+        )
+        asked = _asked(made, deployment, model, kept, self.entry.beside, self.context)
+        return self._quantised(asked, read.get("quantization"))
+
+    def _quantised(self, made: Target, setting: Setting | None) -> Target:
+        """Return a target whose weights are in the format that the command says."""
+        question = made.question
+        if question is None or question.quantization is not None or setting is None:
+            return made
+        word = str(setting.value).replace("_marlin", "")
+        try:
+            weight_width(word)
+        except KvcalcError:
+            note = Finding(
+                "weights-format",
+                "note",
+                f"{setting.written} names a format of weights whose size is not known: they are"
+                " counted as published",
+                "give their size: weights: 40GiB in kvcalc.yaml",
+                setting.line,
+                setting.file,
+            )
+            return made._replace(findings=(*made.findings, note))
+        return made._replace(question=question._replace(quantization=word))
+
+
+def _deployment(
+    engine: str,
+    fields: Mapping[str, Any],
+    args: Mapping[str, Any],
+    card: GpuSpec | None,
+    context: Context,
+) -> Deployment:
+    given = dict(fields)
+    if context.engine_version is not None:
+        given["engine_version"] = context.engine_version
+    if engine == "none":
+        given.pop("engine_version", None)
+    known = Deployment.__struct_fields__
+    for name in given:
+        if name not in known:
+            raise InvalidValueError(f"{name} is no setting of a deployment", hint="leave it out")
+    return Deployment(engine=engine, gpu=card, engine_args=dict(args), **given)
+
+
+def _with_memory(card: GpuSpec | None, memory_bytes: int) -> GpuSpec:
+    return memory_only(memory_bytes) if card is None else card.with_memory(memory_bytes)
+
+
+def _with_draft(deployment: Deployment, context: Context) -> Deployment:
+    """Return a deployment whose draft model is looked up as the model is."""
+    import msgspec
+
+    draft = deployment.draft_model
+    if not isinstance(draft, str):
+        return deployment
+    found, _ = context.models.find(draft)
+    return msgspec.structs.replace(deployment, draft_model=found)
+
+
+def _asked(
+    made: Target,
+    deployment: Deployment,
+    model: ModelSpec,
+    kept: str | None,
+    beside: Mapping[str, Given],
+    context: Context,
+) -> Target:
+    """Return a target with its question; without one where no memory is known."""
+    if made.reason:
+        return made
+    sized = deployment.kv_cache_memory_bytes is not None
+    if deployment.gpu is None and not sized and deployment.engine != "llama.cpp":
+        return made._replace(
+            reason="nothing says which card it runs on",
+            hint="name it: --gpu h100-80gb, or gpu: h100-80gb in kvcalc.yaml",
+        )
+    free = beside.get("gpu_free")
+    weights = beside.get("weights")
+    question = Question(
+        model=model,
+        deployment=deployment,
+        weights_bytes=None if weights is None else int(weights.value),
+        quantization=_text(beside.get("quantization")) or kept,
+        sequences=context.sequences or _count(beside, "sequences", 1),
+        instances=_count(beside, "instances", 1),
+        free_bytes=context.gpu_free if free is None else int(free.value),
+    )
+    return made._replace(question=question)
+
+
+def _stopped(made: Target, code: str, error: KvcalcError, line: int) -> Target:
+    """Return a target that an error ends: it is a finding, and there is no question."""
+    finding = Finding(code, "error", error.message, error.hint, line)
+    return made._replace(
+        findings=(*made.findings, finding), reason="a setting cannot be", hint=error.hint
+    )
+
+
+def _unknown_model(made: Target, error: KvcalcError) -> Target:
+    return made._replace(refused=True, reason=str(error), hint=error.hint)
+
+
+def _assertions(context: Context, entry: Entry) -> dict[str, Assertion]:
+    return {**context.assertions, **entry.assertions}
+
+
+def _text(given: Given | None) -> str | None:
+    return None if given is None else str(given.value)
+
+
+def _count(beside: Mapping[str, Given], name: str, default: int) -> int:
+    given = beside.get(name)
+    return default if given is None else int(given.value)
+
+
+def _price(beside: Mapping[str, Given], context: Context) -> float | None:
+    given = beside.get("price_per_gpu_hour")
+    return context.price if given is None else float(given.value)

@@ -1,0 +1,81 @@
+"""Results of checks for people: the worst first, each with what would pass, and a count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcalc.core.check_report import CheckReport, Deployed
+from kvcalc.core.checks import Check, CheckSummary, told, worst_first
+from kvcalc.core.units import UnitSystem
+from kvcalc.report.blocks import Block, Grid, Heading, Text
+
+__all__ = ["blocks", "tally"]
+
+_WORDS = {
+    "refused": "REFUSED",
+    "fail": "FAIL",
+    "warn": "WARN",
+    "skip": "SKIP",
+    "note": "NOTE",
+    "pass": "PASS",
+    "off": "OFF",
+}
+_UNDER = " " * 9
+
+
+def blocks(report: CheckReport, units: UnitSystem) -> list[Block]:
+    """Return what shows a report: what was read where that was asked for, results, the count."""
+    made: list[Block] = []
+    for one in report.deployments:
+        if one.read:
+            made += _read(one)
+    lines = tuple(line for result in worst_first(report.results) for line in _lines(result, units))
+    if lines:
+        made.append(Text(lines=lines))
+    made.append(Text(lines=(tally(report.summary),)))
+    return made
+
+
+def _lines(result: Check, units: UnitSystem) -> Iterator[str]:
+    word = _WORDS[result.status]
+    where = f" ({result.where})" if result.where else ""
+    known = ", as in the baseline" if result.known else ""
+    of = f" of {result.workload}" if result.workload else ""
+    said = told(result, units)
+    if result.operator is None or result.status in ("skip", "off"):
+        said = f"{result.assertion}: {said}"
+    yield f"{word:<8} {result.name}{of}: {said}{known}{where}"
+    if result.hint and result.status != "pass":
+        yield f"{_UNDER}-> {result.hint}"
+
+
+def _read(one: Deployed) -> Iterator[Block]:
+    name = f"{one.name}: {one.engine or 'no engine'}" + (
+        f" {one.engine_version}" if one.engine_version else ""
+    )
+    yield Heading(text=name)
+    rows = tuple(
+        (s.name, "-" if s.value is None else _value(s.value), s.written, s.where) for s in one.read
+    )
+    yield Grid(
+        columns=("setting", "value", "written as", "where"),
+        rows=rows,
+        text_columns=frozenset({1, 2, 3}),
+    )
+
+
+def _value(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def tally(summary: CheckSummary) -> str:
+    """Return the count in a line: `1 failed, 1 warned, 3 passed, 0 skipped`."""
+    parts = [
+        f"{summary.failed} failed",
+        f"{summary.warned} warned",
+        f"{summary.passed} passed",
+        f"{summary.skipped} skipped",
+    ]
+    if summary.refused:
+        parts.insert(0, f"{summary.refused} refused")
+    return ", ".join(parts)
