@@ -10,6 +10,8 @@ import pytest
 from kvcalc.cli.needs import NEEDS
 from kvcalc.core.answers import CapacityAnswer
 from tests.cli.harness import Outcome, call, is_fault, validate
+from tests.models.gguf.writer import metadata
+from tests.models.test_sources import GGUF_KEYS
 
 QWEN = ("qwen3.5-27b", "--kv-memory", "15GiB", "--max", "8192")
 
@@ -62,17 +64,39 @@ def test_a_fit_that_is_required() -> None:
     assert call("capacity", *QWEN, "--require-fit", "--sequences", "16").code == 1
 
 
-def test_levers_name_flags_that_give_their_figures() -> None:
+LLAMA = ("llama-3.1-8b", "--max", "8192", "--gpu")
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        (*QWEN, "--gpu", "h100-80gb"),
+        (*QWEN, "--gpu", "h100-80gb", "--speculative-method", "mtp",
+         "--num-speculative-tokens", "2"),
+        (*LLAMA, "l40s", "--gpu-free", "38GiB"),
+        (*LLAMA, "l40s", "--weights", "9GiB"),
+        (*LLAMA, "h100-80gb", "--instances", "2"),
+        (*LLAMA, "h100-80gb", "--engine", "sglang", "--gpu-free", "50GiB"),
+        (*LLAMA, "h100-80gb", "--engine", "tensorrt-llm", "--tp", "2"),
+        (*LLAMA, "l40s", "--engine", "lmdeploy", "--quantization", "int4"),
+        ("llama-3.1-8b", "--gpu", "rtx-4090", "--engine", "llama.cpp", "-c", "100000"),
+        ("llama-3.1-8b", "--gpu", "rtx-4090", "--engine", "llama.cpp", "-c", "65536", "-np", "2",
+         "--gpu-free", "20GiB"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_levers_name_flags_that_give_their_figures(base: tuple[str, ...]) -> None:
     """What a lever promises is what a plain run with its flags says."""
-    base = (*QWEN, "--gpu", "h100-80gb")
     levers = one(*base, "--levers")["levers"]
-    assert len(levers) >= 5
+    assert levers
+    gains = [v["concurrency_gain"] for v in levers if v["concurrency_gain"] is not None]
+    assert gains == sorted(gains, reverse=True)
+    assert all(gain > 1 for gain in gains)
     for lever in levers:
-        if lever["figures"] is None:
-            continue
+        assert lever["flags"]
         plain = one(*_without(base, lever["flags"]), *lever["flags"])
-        assert plain["kv_cache_tokens"] == lever["figures"]["kv_cache_tokens"]
-        assert plain["max_concurrency"] == lever["figures"]["max_concurrency"]
+        for key in ("kv_cache_tokens", "max_concurrency", "max_model_len_that_fits"):
+            assert plain[key] == lever["figures"][key]
 
 
 def _without(base: tuple[str, ...], flags: list[str]) -> tuple[str, ...]:
@@ -116,6 +140,79 @@ def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], message: str
     outcome = call("capacity", "llama-3.1-8b", *arguments)
     assert is_fault(outcome, 2)
     assert message in outcome.errors[0]
+
+
+def test_no_speculation_has_a_flag() -> None:
+    """The lever's own flag undoes what the options before it, or a settings file, say."""
+    drafting = (*QWEN, "--gpu", "h100-80gb", "--speculative-method", "mtp",
+                "--num-speculative-tokens", "2")  # fmt: skip
+    (lever,) = (v for v in one(*drafting, "--levers")["levers"] if v["name"] == "no speculation")
+    assert lever["flags"] == ["--speculative-method", "none"]
+    assert one(*drafting, *lever["flags"]) == one(*QWEN, "--gpu", "h100-80gb")
+
+
+def test_bytes_of_the_weights_leave_no_lever_on_their_format() -> None:
+    """Whoever gives bytes knows what they are kept in, and nobody else does."""
+    levers = one(*LLAMA, "l40s", "--weights", "9GiB", "--levers")["levers"]
+    assert not [lever["name"] for lever in levers if lever["name"].startswith("weights")]
+    assert [v for v in one(*LLAMA, "l40s", "--levers")["levers"] if "weights in" in v["name"]]
+
+
+def test_refused_levers_stand_apart_with_the_reason() -> None:
+    found = one(
+        "llama-3.1-8b", "--gpu", "v100-32gb", "--dtype", "fp16", "--max", "8192", "--levers"
+    )
+    (refused,) = (v for v in found["refused_levers"] if v["name"] == "cache in fp8")
+    assert refused["flags"] == ["--kv-cache-dtype", "fp8"]
+    assert is_fault(call("capacity", "llama-3.1-8b", "--gpu", "v100-32gb", "--dtype", "fp16",
+                         *refused["flags"]), 2)  # fmt: skip
+    assert refused["reason"]
+
+
+@pytest.mark.parametrize("word", ["-1", "-2", "all", "auto", "ALL"])
+def test_all_layers_on_the_card(word: str) -> None:
+    """llama.cpp's words for all of the layers are those of the option too."""
+    base = ("llama-3.1-8b", "--engine", "llama.cpp", "--gpu", "rtx-4090", "-c", "8192")
+    found = one(*base, "-ngl", word)
+    assert {**found, "notes": None} == {**one(*base), "notes": None}
+    assert is_fault(call("capacity", *base, "-ngl", "-3"), 2)
+    assert is_fault(call("capacity", *base, "-ngl", "most"), 2)
+
+
+_SGLANG = "python -m sglang.launch_server"
+_VLLM = "vllm serve meta-llama/Llama"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (("llama-3.1-8b", "--solve", "max-num-seqs", "--max", "131072"),
+         "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 131072 --max-num-seqs 3"),
+        (("llama-3.1-8b", "--quantization", "fp8"),
+         "vllm serve meta-llama/Llama-3.1-8B-Instruct --quantization fp8"),
+        (("llama-3.1-70b", "--max", "8192", "--solve", "tp"),
+         _VLLM + "-3.1-70B-Instruct --tensor-parallel-size 4 --max-model-len 8192"),
+        (("llama-3.1-8b", "--engine", "sglang", "--engine-arg", "mem_fraction_static=0.7"),
+         _SGLANG + " --model-path meta-llama/Llama-3.1-8B-Instruct --mem-fraction-static 0.7"),
+    ],
+)  # fmt: skip
+def test_the_engine_s_own_command(arguments: tuple[str, ...], command: str) -> None:
+    """What was solved for is in it, and the model is what the engine loads."""
+    found = one(*arguments, "--gpu", "h100-80gb", "--suggest")
+    assert found["suggested"] == command
+    assert all(one["command"] == command for one in found["solutions"])
+
+
+def test_a_command_of_another_checkpoint_says_so() -> None:
+    found = one(*LLAMA, "l40s", "--quantization", "int4", "--suggest")
+    assert any("weights in int4 are another checkpoint" in note for note in found["notes"])
+
+
+def test_the_command_of_a_file(tmp_path: Any) -> None:
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(metadata("llama", GGUF_KEYS))
+    found = one(str(path), "--gpu", "rtx-4090", "-c", "4096", "--weights", "1MiB", "--suggest")
+    assert found["suggested"] == f"llama-server -m {path} --ctx-size 4096"
 
 
 def _table(outcome: Outcome) -> list[str]:
