@@ -33,6 +33,9 @@ _MOST_LEVERS = 8
 _SAME = 0.02
 """Two figures whose ratio is off 1 by less do not contradict each other."""
 
+_AS_SIZED = ("max_total_tokens", "max_mamba_cache_size")
+"""Arguments that stand for what the log says was made, not for what was asked for."""
+
 _WITH_BUDGET = ("vllm", "sglang", "lmdeploy", "tensorrt-llm", "llama.cpp")
 
 
@@ -216,7 +219,10 @@ def _capacity(
     try:
         sized = None
         if isinstance(deployment.gpu, GpuSpec):
-            asked = msgspec.structs.replace(deployment, kv_cache_memory_bytes=None)
+            args = {k: v for k, v in deployment.engine_args.items() if k not in _AS_SIZED}
+            asked = msgspec.structs.replace(
+                deployment, kv_cache_memory_bytes=None, engine_args=args
+            )
             sized = answer(
                 Question(
                     model=model,

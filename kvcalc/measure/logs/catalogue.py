@@ -25,7 +25,7 @@ OOM_WORDS = ("Tried to allocate", "out of memory", "OutOfMemoryError")
 GATE = (
     *("KV", "kv", "memory", "Memory", "mem", "cache", "Cache", "blocks", "LLM engine", "max seq"),
     *("model length", "Loading", "loading", "oad weight", "graph", "Graph", "server_args", "args"),
-    *("n_", "build", "version: ", "buffer", "loaded", "max_", "tokens per", "cells", "VRAM"),
+    *("n_", "build", "version", "buffer", "loaded", "max_", "tokens per", "cells", "VRAM"),
     *(
         "Args",
         "Warm-up",

@@ -107,23 +107,25 @@ def _sglang(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str,
         "max_num_seqs": s.whole("max_running_requests"),
         "block_size": s.whole("page_size"),
     }
-    args: dict[str, Any] = {}
-    for name in ("mem_fraction_static", "swa_full_tokens_ratio", "mamba_full_memory_ratio"):
-        if (part := s.part(name)) is not None:
-            args[name] = part
-    if (states := s.whole("max_mamba_cache_size") or _whole(facts, "state_slots")) is not None:
-        args["max_mamba_cache_size"] = states
-    if s.on("disable_radix_cache"):
-        args["disable_radix_cache"] = True
-    if s.on("enable_dp_attention") and (dp := s.whole("dp_size")):
-        args |= {"enable_dp_attention": True, "dp_size": dp}
+    return {name: (value, "the log") for name, value in found.items()}, _sglang_args(start, facts)
+
+
+def _sglang_args(start: Start, facts: Mapping[str, Fact]) -> dict[str, Any]:
+    s = start.settings
+    shares = ("mem_fraction_static", "swa_full_tokens_ratio", "mamba_full_memory_ratio")
+    args: dict[str, Any] = {name: s.part(name) for name in shares}
+    # What was made stands for what was asked for.
+    args["max_total_tokens"] = _whole(facts, "kv_cache_tokens")
+    states = s.whole("max_mamba_cache_size") or _whole(facts, "state_slots")
+    args["max_mamba_cache_size"] = states
+    args["disable_radix_cache"] = s.on("disable_radix_cache") or None
+    if s.on("enable_dp_attention"):
+        args |= {"enable_dp_attention": True, "dp_size": s.whole("dp_size")}
     algorithm = s.text("speculative_algorithm")
     if algorithm is not None:
         args["speculative_algorithm"] = algorithm.upper()
-        steps = s.whole("speculative_num_draft_tokens")
-        if steps:
-            args["speculative_num_draft_tokens"] = steps
-    return {name: (value, "the log") for name, value in found.items()}, args
+        args["speculative_num_draft_tokens"] = s.whole("speculative_num_draft_tokens")
+    return {name: value for name, value in args.items() if value is not None}
 
 
 def _llamacpp(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, Any]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from kvcalc.core.attention import FullAttention, SlidingWindow
 from kvcalc.core.errors import KvcalcError
+from kvcalc.core.layers import LayerRun
 from kvcalc.core.logs import Fact
 from kvcalc.core.model import ModelSpec
 from kvcalc.measure.logs.starts import Start
@@ -24,10 +26,17 @@ def model_of(start: Start, notes: list[str]) -> ModelSpec | None:
         try:
             return model_of_entries(entries, "the log's key-values")
         except KvcalcError as error:
-            notes.append(f"the log's key-values are not enough for the model: {error.message}")
-    facts = start.facts()
+            told = f"the log's key-values are not enough for the model: {error.message}"
+            found = _by_shape(start)
+            if found is None:
+                notes.append(told)
+            return found
+    return _by_shape(start)
+
+
+def _by_shape(start: Start) -> ModelSpec | None:
     try:
-        return _shape(facts)
+        return _shape(start.facts())
     except KvcalcError:
         return None
 
@@ -64,7 +73,7 @@ def _value(kind: str, text: str, *, listed: bool) -> bool | int | str | tuple[in
 
 
 def _shape(facts: dict[str, Fact]) -> ModelSpec | None:
-    """Return a model of equal layers, where print_info says that they are."""
+    """Return a model of equal layers, or of some with a window, where the lines say so."""
 
     def whole(name: str) -> int | None:
         low = facts[name].low if name in facts else None
@@ -72,9 +81,29 @@ def _shape(facts: dict[str, Fact]) -> ModelSpec | None:
 
     layers, heads = whole("n_layer"), whole("n_head_kv")
     width, v_width = whole("n_embd_head_k"), whole("n_embd_head_v")
-    keys = whole("n_embd_k_gqa")
-    if not layers or not heads or not width or whole("n_swa") or "state_size" in facts:
+    keys, window = whole("n_embd_k_gqa"), whole("n_swa")
+    if not layers or not heads or not width or "state_size" in facts:
         return None
     if keys is not None and keys != heads * width:
         return None
-    return shape_model(layers, heads, width, v_width, max_position_embeddings=whole("n_ctx_train"))
+    longest = whole("n_ctx_train")
+    if not window:
+        return shape_model(layers, heads, width, v_width, max_position_embeddings=longest)
+    full, windows = whole("cache_layers"), whole("cache_layers_2")
+    if not full or not windows or full + windows != layers or "cells_window" not in facts:
+        return None
+    # One cache is of the layers that keep every token, the other of those with a window.
+    every = FullAttention(num_kv_heads=heads, head_dim=width, v_head_dim=v_width)
+    sliding = SlidingWindow(
+        num_kv_heads=heads, head_dim=width, v_head_dim=v_width, sliding_window=window
+    )
+    return ModelSpec(
+        name=f"{full} layers and {windows} windows of {window}, {heads} KV heads x {width}",
+        num_hidden_layers=layers,
+        dtype="bfloat16",
+        layers=(
+            LayerRun(count=full, caches=(every,)),
+            LayerRun(count=windows, caches=(sliding,)),
+        ),
+        max_position_embeddings=longest,
+    )

@@ -16,9 +16,9 @@ __all__ = ["Setting", "Settings", "settings_of"]
 _LONGEST = 300  # characters of a value
 
 _PAIR = re.compile(
-    r"(?:'(?P<quoted>[A-Za-z_]\w{0,60})':[ ]?|(?<![\w.'\"-])(?P<bare>[A-Za-z_]\w{0,60})[=]"
+    r"(?:'(?P<quoted>[A-Za-z_]\w{0,60})':[ ]?|(?<![\w.'\"-])(?P<bare>[A-Za-z_]\w{0,60})(?:=|:[ ])"
     r"|\"(?P<double>[A-Za-z_]\w{0,60})\":[ ]?)"
-    r"(?P<value>'[^'\n]{0,1000}'|\"[^\"\n]{0,1000}\"|[^\s,(){}\[\]'\"]{1,300}|(?=[({\[]))"
+    r"(?:Some\()?(?P<value>'[^'\n]{0,1000}'|\"[^\"\n]{0,1000}\"|[^\s,(){}\[\]'\"]{1,300}|(?=[({\[]))"
 )
 _SAFE = re.compile(r"[^\x20-\x7e]")
 
@@ -179,7 +179,7 @@ _MARKS = (
 
 _GGUF = re.compile(
     r"llama_model_loader: - kv[ ]{1,8}\d{1,5}:[ ]{1,60}(?P<key>[\w.-]{1,120})[ ]{1,60}"
-    r"(?P<type>\w{1,10}(?:\[\w{1,10},[ ]?\d{1,9}\])?)[ ]{1,8}=[ ](?P<value>[^\n]{0,400})"
+    r"(?P<type>\w{1,10}(?:\[\w{1,10},[ ]?\d{1,9}\])?)[ ]{1,60}=[ ](?P<value>[^\n]{0,400})"
 )
 _LOADED = re.compile(
     r"loaded meta data with \d{1,9} key-value pairs and \d{1,9} tensors from"

@@ -32,6 +32,8 @@ _V0 = (
 _MEMORY = (
     shape("vailable KV cache memory", "Available KV cache memory: <available_kv_cache:GiB> GiB",
           keep="least", opens=True),
+    shape("for KV cache on node", "set (<available_kv_cache:GiB>/<free_memory:GiB>) GiB for KV"
+          " cache on node", keep="least", opens=True),  # the CPU backend
     shape("odel loading took", "Model loading took <weights_memory:GiB> {GB|GiB}", keep="most"),
     shape("oading model weights took", "Loading model weights took <weights_memory:GiB> {GB|GiB}",
           keep="most"),
@@ -126,6 +128,7 @@ _SHAPE = (
 _START = (
     shape("vLLM API server version", "vLLM API server version[:] <engine_version:word>",
           opens=True),
+    shape("█  version ", "█ version <engine_version:word>", opens=True),  # its banner
     shape("LLM engine (v", "Initializing a[n] [V0 ][V1 ]LLM engine (v<engine_version:word>)"
           " with config:", opens=True),
     shape("lugin ascend", "Platform plugin ascend", says="ascend"),
