@@ -1,0 +1,137 @@
+"""What becomes of each of llama-server's options.
+
+Names are those of the engine's own settings (engine_args), which its options become.
+"""
+
+from __future__ import annotations
+
+from kvcalc.manifests.commands.flags import names
+from kvcalc.manifests.commands.numbers import whole
+from kvcalc.manifests.commands.options import Given
+from kvcalc.manifests.commands.reading import Reading
+from kvcalc.manifests.commands.rules import Rule, each, model, number, switch, text
+
+__all__ = ["FLASH_WORDS", "ON", "QUIET", "RULES"]
+
+ON = ("on", "true", "1", "enabled", "yes")
+FLASH_WORDS = (*ON, "off", "false", "0", "disabled", "no", "auto", "-1")
+
+_MODELS = names("m model mu model_url dr docker_repo")
+_HUB = names("hf hfr hf_repo")
+_DRAFTS = names("""
+    md model_draft spec_draft_model hfd hfrd hf_repo_draft spec_draft_hf spec_draft_hf_repo
+""")
+_DRAFTED = names("spec_draft_n_max draft draft_n draft_max")
+QUIET = _MODELS | _HUB | _DRAFTS | _DRAFTED | {"spec_type", "hff", "hf_file"}
+"""Refused as engine_args, and read here in another way."""
+
+_METHODS = ("mtp", "ngram", "eagle3", "dflash", "dspark", "draft")
+_TWINS = {
+    "kv_unified": "no_kv_unified",
+    "no_kv_unified": "kv_unified",
+    "kv_offload": "no_kv_offload",
+    "no_kv_offload": "kv_offload",
+}
+
+
+def _repository(reading: Reading, given: Given) -> None:
+    """Set the model by a repository, which may name the quantisation behind a colon."""
+    word = given.word
+    name, colon, quant = word.text.strip().partition(":")
+    reading.named(given.written, word._replace(text=name))
+    if colon and quant and not word.unresolved:
+        reading.put("quantization", quant, "other", given.written, word)
+
+
+def _layers(name: str) -> Rule:
+    def rule(reading: Reading, given: Given) -> None:
+        said = given.word.text.strip().lower()
+        if said in ("auto", "all"):
+            reading.put(name, said, "arg", given.written, given.word)
+        else:
+            reading.number(name, "arg", given, whole, -2)
+
+    return rule
+
+
+def _choice(name: str) -> Rule:
+    def rule(reading: Reading, given: Given) -> None:
+        word = given.word.text.strip().lower()
+        if reading.unresolved(given.written, given.word):
+            reading.put(name, None, "arg", given.written, given.word)
+        elif word in FLASH_WORDS:
+            value = "on" if word in ON else "auto" if word in ("auto", "-1") else "off"
+            reading.put(name, value, "arg", given.written, given.word)
+        else:
+            reading.bad(given.written, given.word, "write on, off or auto")
+
+    return rule
+
+
+def _method(reading: Reading, given: Given) -> None:
+    said = reading.text("speculative_method", "field", given)
+    if said is None:
+        return
+    found = next((method for method in _METHODS if method in said), None)
+    if found is not None:
+        reading.put("speculative_method", found, "field", given.written, given.word)
+    elif said in ("none", "off", ""):
+        del reading.settings["speculative_method"]
+
+
+def _tensors(reading: Reading, given: Given) -> None:
+    """Set where tensors go; several of these count together."""
+    before = reading.has("override_tensor")
+    said = reading.text("override_tensor", "arg", given)
+    if isinstance(before, str) and said is not None:
+        reading.put("override_tensor", f"{before},{said}", "arg", given.written, given.word)
+
+
+def _switch(name: str) -> Rule:
+    def rule(reading: Reading, given: Given) -> None:
+        reading.settings.pop(_TWINS.get(name, ""), None)
+        reading.put(name, given.on, "arg", given.written, given.word)
+
+    return rule
+
+
+_WHOLE = {
+    "ctx_size": 0,
+    "parallel": -1,
+    "kv_unified_per_slot": 1,
+    "batch_size": 1,
+    "ubatch_size": 1,
+    "main_gpu": 0,
+    "n_cpu_moe": 0,
+    "n_cpu_ffn": 0,
+    "fit_ctx": 1,
+    "ctx_checkpoints": 0,
+    "cache_ram": -1,
+}
+"""Setting -> the least that makes sense."""
+
+_TEXTS = (
+    *("cache_type_k", "cache_type_v", "cache_type_k_draft", "cache_type_v_draft"),
+    *("tensor_split", "split_mode", "device", "fit_target"),
+)
+_SWITCHES = ("kv_unified", "swa_full", "cpu_moe", "kv_offload", "no_kv_offload", "no_kv_unified")
+
+RULES: dict[str, Rule] = {
+    **each(_MODELS, lambda _: model),
+    **each(_HUB, lambda _: _repository),
+    **each(_DRAFTS, lambda _: text("draft_model", "field")),
+    **each(_DRAFTED, lambda _: number("num_speculative_tokens", "field", whole, 1)),
+    "spec_type": _method,
+    "override_tensor": _tensors,
+    **each(("n_gpu_layers", "n_gpu_layers_draft"), _layers),
+    **{name: number(name, "arg", whole, low) for name, low in _WHOLE.items()},
+    **each(("flash_attn", "fit"), _choice),
+    **each(_TEXTS, lambda name: text(name, "arg")),
+    **each(_SWITCHES, _switch),
+    **each(("embedding", "embeddings"), lambda _: switch("embeddings", "other")),
+    **each(("rerank", "reranking"), lambda _: switch("reranking", "other")),
+    **each(("pooling", "mmproj"), lambda name: text(name, "other")),
+    **each(("hff", "hf_file"), lambda _: text("hf_file", "other")),
+    **each(("a", "alias"), lambda _: text("served_model_name", "other")),
+}
+"""Option, in the engine's spelling -> what becomes of it."""

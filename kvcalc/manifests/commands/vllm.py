@@ -1,0 +1,150 @@
+"""`vllm serve`, `python -m vllm.entrypoints.openai.api_server`, `python -m dynamo.vllm`.
+
+vLLM 0.33 engine/arg_utils.py and utils/argparse_utils.py (FlexibleArgumentParser).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from kvcalc.manifests.commands.flags import number_of
+from kvcalc.manifests.commands.options import Given, split
+from kvcalc.manifests.commands.programs import Start
+from kvcalc.manifests.commands.reading import Reading
+from kvcalc.manifests.commands.rules import model
+from kvcalc.manifests.commands.speculative import propose
+from kvcalc.manifests.commands.vllm_env import environment
+from kvcalc.manifests.commands.vllm_flags import DYNAMO, GRAMMAR, HUGGINGFACE
+from kvcalc.manifests.commands.vllm_rules import NOT_MODELLED, RULES, SINCE
+from kvcalc.manifests.commands.yaml_words import with_config
+from kvcalc.manifests.found import Word
+
+__all__ = ["read"]
+
+_WORKER = {"MODEL_NAME": "model", "MODEL_REVISION": "revision"}
+"""Variables of RunPod's worker that are named otherwise than the options they become."""
+
+_LEVEL = re.compile(r"-O(?:=?([0-3]))?")
+_NOTHING = ("0", "0.0")
+_SLOTS = {"max_loras": 1, "max_lora_rank": 16}
+
+
+def read(reading: Reading, start: Start) -> None:
+    """Read a command of vLLM's."""
+    grammar, rules = GRAMMAR, RULES
+    if start.how.startswith("dynamo"):
+        grammar = GRAMMAR._replace(flags={**DYNAMO, **GRAMMAR.flags})
+    elif start.program == "huggingfaceserver":
+        grammar = GRAMMAR._replace(flags={**HUGGINGFACE, **GRAMMAR.flags})
+        rules = {**RULES, "model_id": model, "model_dir": model}
+    words = _levels([*_from_worker(reading), *start.words, *_additional(reading)])
+    words = with_config(reading, words, grammar.flags, inline=False, endings=(".yaml", ".yml"))
+    found = split(words, grammar, reading.version)
+    reading.findings.extend(found.findings)
+    for given in found.given:
+        if (rule := rules.get(given.name)) is not None and not given.path:
+            rule(reading, given)
+        _bears_on(reading, given)
+    _alone(reading, start, found.alone, found.passed)
+    _adapters(reading)
+    propose(reading, found.given)
+    environment(reading)
+    if start.how == "demo api_server":
+        reading.find(
+            "demo-server",
+            "note",
+            "vllm.entrypoints.api_server is vLLM's demo, not its OpenAI server",
+            "start vllm serve",
+            None,
+        )
+
+
+def _bears_on(reading: Reading, given: Given) -> None:
+    """Tell an option that is not counted, or that the release had not yet."""
+    first = SINCE.get(given.name)
+    number, since = number_of(reading.version), number_of(first)
+    if number and since and number < since:
+        reading.find(
+            "newer-flag",
+            "warning",
+            f"{given.written} was not seen in vLLM before {first}, and this is {reading.version}",
+            f"take vLLM {first} or later, or leave it out",
+            given.word,
+        )
+    why = NOT_MODELLED.get(given.name)
+    nothing = (*_NOTHING, "1") if given.name.endswith("parallel_size") else _NOTHING
+    if why is not None and given.on and given.word.text not in nothing:
+        reading.not_modelled(given.written, given.word, why)
+
+
+def _alone(reading: Reading, start: Start, alone: list[Word], passed: list[Word]) -> None:
+    """Read the model, which stands alone; a program that the image starts by itself is told."""
+    if alone and alone[0].text == "serve" and start.how == "image":
+        reading.find(
+            "entrypoint-repeated",
+            "error",
+            "the image starts the server by itself: it takes `serve` for a model",
+            "leave serve out",
+            alone[0],
+        )
+        alone = alone[1:]
+    if alone and (reading.model is None or start.how.endswith("serve")):
+        reading.named("MODEL", alone[0])
+        alone = alone[1:]
+    elif reading.model is None and passed and start.how.endswith("serve"):
+        reading.named("MODEL", passed[0])  # behind a flag that nobody knows
+    cure = "join it with its flag by =, or quote the value that it is part of"
+    reading.stray(alone, "vLLM", cure)
+
+
+def _levels(words: Sequence[Word]) -> list[Word]:
+    """Return words with --optimization-level for -O3, -O=3 and -O 3."""
+    found: list[Word] = []
+    for word in words:
+        match = _LEVEL.fullmatch(word.text)
+        if match is None:
+            found.append(word)
+        else:
+            level = f"={match[1]}" if match[1] else ""
+            found.append(word._replace(text=f"--optimization-level{level}"))
+    return found
+
+
+def _additional(reading: Reading) -> list[Word]:
+    """Return the words that KServe's LLMInferenceService keeps in one variable."""
+    word = reading.env.get("VLLM_ADDITIONAL_ARGS")
+    if word is None or "LLMInferenceService" not in reading.invocation.carrier:
+        return []
+    try:
+        return [word._replace(text=text) for text in shlex.split(word.text)]
+    except ValueError:
+        reading.bad("VLLM_ADDITIONAL_ARGS", word, "close the quote")
+        return []
+
+
+def _from_worker(reading: Reading) -> Iterator[Word]:
+    """Yield the flags that RunPod's worker makes of variables."""
+    if not reading.maps:
+        return
+    for name, word in reading.env.items():
+        flag = "--" + _WORKER.get(name, name.lower()).replace("_", "-")
+        found = GRAMMAR.flags.get(flag)
+        if found is None or not word.text:
+            continue
+        if found[0].takes in ("pair", "switch"):
+            if word.text.lower() in ("true", "1"):
+                yield word._replace(text=flag)
+        else:
+            yield word._replace(text=f"{flag}={word.text}")
+
+
+def _adapters(reading: Reading) -> None:
+    """Set the slots of adapters, which nothing makes without --enable-lora."""
+    enabled = reading.settings.get("enable_lora")
+    if enabled is None or not enabled.value:
+        return
+    for name, default in _SLOTS.items():
+        old = reading.settings.get(name, enabled._replace(name=name, value=default))
+        reading.settings[name] = old._replace(kind="arg")

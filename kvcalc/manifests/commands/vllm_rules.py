@@ -1,0 +1,123 @@
+"""What becomes of each of vLLM's options, and since when there is which.
+
+vLLM 0.33 engine/arg_utils.py; the releases are those of the wheels that were looked at.
+"""
+
+from __future__ import annotations
+
+from kvcalc.manifests.commands.numbers import decimal, short, whole
+from kvcalc.manifests.commands.options import Given
+from kvcalc.manifests.commands.reading import Reading
+from kvcalc.manifests.commands.rules import Rule, each, many, model, number, switch, text
+
+__all__ = ["NOT_MODELLED", "RULES", "SINCE"]
+
+
+def _length(reading: Reading, given: Given) -> None:
+    """Set the maximum; `auto` and -1 make it fit, which is no number yet."""
+    if given.word.text.strip().lower() in ("auto", "-1"):
+        reading.put("max_model_len", "auto", "other", given.written, given.word)
+    else:
+        reading.number("max_model_len", "field", given, short, 1)
+
+
+def _devices(reading: Reading, given: Given) -> None:
+    if not given.word.unresolved:
+        devices = tuple(part.strip() for part in given.word.text.split(",") if part.strip())
+        reading.show(devices)
+
+
+def _load_format(reading: Reading, given: Given) -> None:
+    if reading.text("load_format", "other", given) == "dummy":
+        reading.find(
+            "dummy-weights",
+            "warning",
+            "--load-format dummy makes weights up: no model is loaded",
+            "leave it out",
+            given.word,
+        )
+
+
+_FIELDS = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "block_size"),
+    *("decode_context_parallel_size", "max_num_seqs", "num_gpu_blocks_override"),
+)
+_WORDS = ("kv_cache_dtype", "attention_backend", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
+_SWITCHES = (
+    *("enable_prefix_caching", "async_scheduling", "enforce_eager", "enable_expert_parallel"),
+    "disable_hybrid_kv_cache_manager",
+)
+_SHOWN_WHOLE = (
+    *("data_parallel_size_local", "data_parallel_rank", "data_parallel_start_rank", "nnodes"),
+    *("prefill_context_parallel_size", "mamba_block_size", "max_cpu_loras", "node_rank"),
+    *("max_seq_len_to_capture", "num_scheduler_steps", "max_cudagraph_capture_size"),
+    *("max_loras", "max_lora_rank"),
+)
+_SHOWN_NUMBER = ("cpu_offload_gb", "kv_offloading_size", "swap_space")
+_SHOWN_TEXT = (
+    *("quantization", "revision", "distributed_executor_backend", "runner", "task", "convert"),
+    *("performance_mode", "optimization_level", "kv_offloading_backend", "device"),
+    *("rope_scaling", "hf_overrides", "limit_mm_per_prompt"),
+)
+_SHOWN_SWITCH = (
+    *("enable_chunked_prefill", "disable_sliding_window", "language_model_only", "headless"),
+    *("mm_encoder_only", "skip_mm_profiling", "enable_lora", "fully_sharded_loras"),
+    "data_parallel_hybrid_lb",
+)
+_SHOWN_MANY = ("served_model_name", "kv_cache_dtype_skip_layers", "cudagraph_capture_sizes")
+
+RULES: dict[str, Rule] = {
+    "model": model,
+    "max_model_len": _length,
+    "gpu_memory_utilization": number("gpu_memory_utilization", "field", decimal, 1e-9, 1),
+    "max_num_batched_tokens": number("max_num_batched_tokens", "field", short, 1),
+    "kv_cache_memory_bytes": number("kv_cache_memory_bytes", "field", short, 1),
+    "dtype": text("dtype", "field", {"half": "float16", "float": "float32"}),
+    "device_ids": _devices,
+    "load_format": _load_format,
+    "max_num_scheduled_tokens": number("max_num_scheduled_tokens", "other", short),
+    **each(_FIELDS, lambda name: number(name, "field", whole, 1)),
+    **each(_WORDS, lambda name: text(name, "field")),
+    **each(_SWITCHES, lambda name: switch(name, "field")),
+    **each(_SHOWN_WHOLE, lambda name: number(name, "other", whole)),
+    **each(_SHOWN_NUMBER, lambda name: number(name, "other", decimal)),
+    **each(_SHOWN_TEXT, lambda name: text(name, "other")),
+    **each(_SHOWN_SWITCH, lambda name: switch(name, "other")),
+    **each(_SHOWN_MANY, lambda name: many(name, "other")),
+}
+"""Option -> what becomes of it; the others decide nothing that is read here."""
+
+NOT_MODELLED = {
+    "prefill_context_parallel_size": "ranks that share a prefill are not modelled",
+    "cpu_offload_gb": "weights on the host are counted as if they lay on the card",
+    "offload_group_size": "weights on the host are counted as if they lay on the card",
+    "hf_overrides": "changes of the model's config are not looked at",
+    "rope_scaling": "a longer maximum by scaling is not looked at",
+    "disable_sliding_window": "windows are counted as the model has them",
+    "kv_cache_dtype_skip_layers": "every layer is counted in the one cache dtype",
+    "mamba_block_size": "the block of states is taken to be vLLM's own",
+    "kv_transfer_config": "buffers of a connector take memory beside the cache",
+    "language_model_only": "an encoder that is left out is counted",
+    "mm_encoder_only": "a server of the encoder alone is not modelled",
+    "enable_sleep_mode": "its allocator is not modelled",
+}
+"""Option that bears on memory and is not counted -> why its figures may be off."""
+
+SINCE = {
+    "data_parallel_size": "0.8.5",
+    "speculative_config": "0.8.5",
+    "kv_cache_memory_bytes": "0.10.2",
+    "decode_context_parallel_size": "0.10.2",
+    "mamba_cache_dtype": "0.10.2",
+    "mamba_ssm_cache_dtype": "0.10.2",
+    "kv_offloading_size": "0.11.2",
+    "kv_offloading_backend": "0.11.2",
+    "max_cudagraph_capture_size": "0.11.2",
+    "prefill_context_parallel_size": "0.12.0",
+    "offload_group_size": "0.17.1",
+    "kv_cache_dtype_skip_layers": "0.19.1",
+    "spec_method": "0.22.1",
+    "spec_model": "0.22.1",
+    "spec_tokens": "0.22.1",
+}
+"""Option -> the first release that was seen with it."""
