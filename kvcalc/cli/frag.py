@@ -18,12 +18,13 @@ from kvcalc.cli.options import (
 )
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
+from kvcalc.core.errors import UsageError
 from kvcalc.core.fragmentation import fragmentation, other_reading
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import Fragmentation
 from kvcalc.core.units import format_number_of
 
-_P = "Memory"
+_P, _F = "Memory", "Measured memory"
 _MEMORY = (
     text("free", "--free", metavar="SIZE", panel=_P, env=False, help="Free bytes, all holes."),
     text("largest", "--largest", metavar="SIZE", panel=_P, env=False, help="The largest hole."),
@@ -31,6 +32,16 @@ _MEMORY = (
          help="Every hole instead; 29x512MiB for equal ones."),
     text("request", "--request", metavar="SIZE", panel=_P, env=False,
          help="The allocation asked for. Default: one sequence of the maximum."),
+    text("snapshot", "--snapshot", metavar="FILE", panel=_F, env=False,
+         help="PyTorch's memory snapshot, pickle or JSON; - for stdin. Nothing in it is run."),
+    text("device_free", "--device-free", metavar="SIZE", panel=_F, env=False,
+         help="What the device has free beside the snapshot."),
+    text("oom", "--oom", metavar="FILE", panel=_F, env=False,
+         help="An out-of-memory text, or a log with one; - for stdin."),
+    text("jax_stats", "--jax-stats", metavar="FILE", panel=_F, env=False,
+         help="What JAX's device.memory_stats() returned; - for stdin."),
+    text("bfc_log", "--bfc-log", metavar="FILE", panel=_F, env=False,
+         help="A log with a BFC allocator's dump (TensorFlow, XLA); - for stdin."),
 )  # fmt: skip
 
 
@@ -47,7 +58,7 @@ def add(app: typer.Typer) -> None:
         OUTPUT,
         EXPLAIN,
         help="Does a request fit into the largest hole, and what would the free memory hold in"
-        " blocks?",
+        " blocks? Or what an allocator's snapshot or an out-of-memory text says of it.",
         epilog="Example: kvcalc frag --free 15GiB --largest 1.9GiB --request 2GiB",
     )
 
@@ -63,7 +74,70 @@ def _places(plan: CachePlan, result: Fragmentation) -> Iterator[str]:
 
 
 def run(values: Values) -> None:
-    """Judge one state of memory for every model's sequences."""
+    """Judge one state of memory for every model's sequences, or one out-of-memory text."""
+    match inputs.holes_file(values):
+        case None:
+            _sizes(values)
+        case "oom":
+            _oom(values)
+        case name:
+            _told(values, name)
+
+
+def _oom(values: Values) -> None:
+    """Judge the out-of-memory texts of a log; no model matters to them."""
+    from kvcalc.measure.oom import read_oom_file
+
+    for name in ("models", "preset", "config", "gguf", "hf", "layers"):
+        if values[name]:
+            raise UsageError(
+                "an out-of-memory text is judged without a model",
+                hint="leave the model out",
+                where=values.places[name],
+            )
+    results = read_oom_file(values["oom"], units=inputs.unit_system(values))
+    notes = ["the first is the cause of most that follow it"] if len(results) > 1 else []
+    emit("frag-oom", values, inputs.echo(values), results, notes)
+
+
+def _told(values: Values, name: str) -> None:
+    """Judge what an allocator tells of its own memory."""
+    from kvcalc.core.allocator_fit import pool_fragmentation, snapshot_fragmentation
+
+    notes: list[str] = []
+    units, request = inputs.unit_system(values), inputs.size(values, "request", up=True)
+    explain = values["explain"]
+    snapshot, pools, free = None, [], None
+    if name == "snapshot":
+        snapshot, free = inputs.snapshot(values, notes)
+    else:
+        pools = inputs.pools(values, name)
+    models = inputs.models(values, notes)
+    deployed = inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS)
+    plans = inputs.plans(models, deployed, notes)
+    results = [
+        pool_fragmentation(p, pool, request_bytes=request, units=units, explain=explain)
+        for p in plans
+        for pool in pools
+    ]
+    if snapshot is not None:
+        results = [
+            snapshot_fragmentation(
+                p,
+                snapshot,
+                device,
+                request_bytes=request,
+                device_free_bytes=free,
+                units=units,
+                explain=explain,
+            )
+            for p in plans
+            for device in snapshot.devices
+        ]
+    emit("frag", values, inputs.echo(values, plans), results, notes)
+
+
+def _sizes(values: Values) -> None:
     notes: list[str] = []
     memory, units = inputs.memory(values), inputs.unit_system(values)
     other = inputs.memory(values, swapped=True)

@@ -30,7 +30,8 @@ _BLOCK_MARKS = "█░─"
 _LONGEST_LINE = 1_000  # of a note or an error
 _NARROWEST = 40  # columns; below this nothing readable can be laid out
 
-_READ = ("models", "preset", "config", "gguf", "trace", "names", "files", "settings", "source")
+_READ = ("models", "preset", "config", "gguf", "trace", "names", "files", "settings", "source",
+         "snapshot", "oom", "jax_stats", "bfc_log")
 """Parameters that name files which commands read."""
 
 _INSIDE = (".yaml", ".yml", ".gguf", "config.json")

@@ -29,9 +29,11 @@ __all__ = [
     "AllocatorState",
     "HoleBin",
     "HoleGroup",
+    "PoolState",
     "RequestFit",
     "fragmentation_index",
     "histogram",
+    "pool_state",
     "state_of",
 ]
 
@@ -149,6 +151,47 @@ def histogram(holes: Iterable[int]) -> tuple[HoleBin, ...]:
     return tuple(
         HoleBin(from_bytes=1 << power, holes=counts[power], bytes=sizes[power])
         for power in range(min(counts), max(counts) + 1)
+    )
+
+
+class PoolState(Value, frozen=True, kw_only=True):
+    """A pool that was taken once and is handed out in parts: JAX's, or a BFC allocator's.
+
+    Attributes:
+        reserved_bytes: all of it.
+        holes: every free chunk, where they are told.
+        asked_bytes: the request that failed, where it is told.
+    """
+
+    source: Literal["jax", "bfc"]
+    device: int
+    reserved_bytes: int
+    allocated_bytes: int
+    largest_free_bytes: int
+    holes: tuple[int, ...] | None = None
+    asked_bytes: int | None = None
+
+
+def pool_state(pool: PoolState, request: int) -> AllocatorState:
+    """Return the state of such a pool; nothing in it is given back, and no class divides it."""
+    holes = pool.holes or ()
+    return AllocatorState(
+        source=pool.source,
+        device=pool.device,
+        segments=1,
+        reserved_bytes=pool.reserved_bytes,
+        allocated_bytes=pool.allocated_bytes,
+        awaiting_bytes=0,
+        requested_bytes=None,
+        releasable_bytes=0,
+        split_free_bytes=pool.reserved_bytes - pool.allocated_bytes,
+        private_free_bytes=0,
+        expandable_segments=0,
+        groups=(),
+        histogram=histogram(holes),
+        request=None,
+        fragmentation_index=None if pool.holes is None else fragmentation_index(holes, request),
+        quadratic_ratio=_quadratic(holes),
     )
 
 

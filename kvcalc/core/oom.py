@@ -147,7 +147,7 @@ def _nearly_full(text: OomText) -> bool:
 
 
 def _expandable(text: OomText, verdict: Verdict) -> bool | None:
-    if text.backend not in ("cuda", "hip", "xpu") or not text.wording.startswith("pytorch"):
+    if text.backend not in words.SETTINGS or not text.wording.startswith("pytorch"):
         return None
     if verdict in ("unknown", "free_is_enough") or text.unallocated is None:
         return None

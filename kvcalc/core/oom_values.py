@@ -70,6 +70,7 @@ class OomText(Value, frozen=True, kw_only=True):
         allocated: what the allocator had handed out.
         reserved: what the allocator had taken, handed out or not.
         unallocated: of that, what it had not handed out.
+        largest: the largest hole of it.
         private_pools: what is bound in private pools (CUDA graphs).
         allowed: what this process may take (a fraction limit).
         process: all that this process holds.
@@ -86,6 +87,7 @@ class OomText(Value, frozen=True, kw_only=True):
     allocated: Amount | None = None
     reserved: Amount | None = None
     unallocated: Amount | None = None
+    largest: Amount | None = None
     private_pools: Amount | None = None
     allowed: Amount | None = None
     process: Amount | None = None

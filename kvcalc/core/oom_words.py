@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator
 from kvcalc.core.oom_values import Amount, OomText, Verdict, reserved_bytes
 from kvcalc.core.units import UnitSystem, format_bytes
 
-__all__ = ["advice", "arithmetic", "summary"]
+__all__ = ["SETTINGS", "advice", "arithmetic", "summary"]
+
+SETTINGS = {
+    "cuda": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PYTORCH_ALLOC_CONF since 2.9)",
+    "hip": "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True (PYTORCH_ALLOC_CONF since 2.9)",
+    "npu": "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True",
+}
+"""How each back end of PyTorch that has expandable segments is told to use them."""
 
 _Size = Callable[[int], str]
 
@@ -48,6 +55,11 @@ def summary(
 ) -> str:
     """Return the verdict in a sentence or two."""
     said = _MEANING[verdict]
+    if text.largest is not None and verdict == "fragmentation_possible":
+        said = (
+            "Fragmentation: free memory is enough for the request, its largest hole is not, as the"
+            " text itself says"
+        )
     if text.what:
         said = f"What could not be had: {text.what}. {said}"
     if verdict == "other_process" and shortfall is None:
@@ -76,6 +88,8 @@ def arithmetic(
     if text.asked is None:
         return
     yield from _compared(text, text.asked, size, certain=certain)
+    if text.largest is not None and text.largest.high < text.asked.low:
+        yield f"the largest hole, {size(text.largest.bytes)}, is smaller: this is fragmentation"
     yield from _of_capacity(text, text.asked, size)
     if others and any(not process.own for process in text.processes):
         yield f"other processes listed hold {size(others)}"
@@ -138,9 +152,9 @@ def advice(text: OomText, verdict: Verdict, *, full: bool) -> Iterator[str]:
         verdict: the cause that they point to.
         full: the device has next to nothing that is neither in use nor in small holes.
     """
-    torch = text.wording.startswith("pytorch") and text.backend in ("cuda", "hip", "xpu")
-    if torch and verdict in _EXPANDABLE:
-        yield _EXPANDABLE[verdict]
+    torch = text.wording.startswith("pytorch")
+    if torch and text.backend in SETTINGS and verdict in _EXPANDABLE:
+        yield _EXPANDABLE[verdict].format(setting=SETTINGS[text.backend])
     if verdict in ("fragmentation_possible", "mixed"):
         if full:
             yield (
@@ -152,6 +166,8 @@ def advice(text: OomText, verdict: Verdict, *, full: bool) -> Iterator[str]:
                 "to prove it: torch.cuda.memory._dump_snapshot('snapshot.pickle'), then kvcalc frag"
                 " --snapshot snapshot.pickle"
             )
+        elif not torch:
+            yield "allocate the largest first, and free whole phases of work before the next"
     if verdict in ("shortage", "impossible"):
         yield from _less(text, verdict)
     if verdict == "fraction_limit" and text.backend == "mps":
@@ -159,6 +175,8 @@ def advice(text: OomText, verdict: Verdict, *, full: bool) -> Iterator[str]:
             "ask for less; PYTORCH_MPS_HIGH_WATERMARK_RATIO raises the limit, and 0.0 takes it away"
             " at the risk of the whole computer"
         )
+    elif verdict == "unknown" and text.wording in _ASK:
+        yield _ASK[text.wording]
     elif verdict in _ADVICE:
         yield _ADVICE[verdict]
 
@@ -166,8 +184,7 @@ def advice(text: OomText, verdict: Verdict, *, full: bool) -> Iterator[str]:
 _NO = "expandable_segments: no, it cannot help: "
 _YES = (
     "expandable_segments: yes, it can help: segments then grow in place, and free pages move to"
-    " where they are needed; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    " (PYTORCH_ALLOC_CONF since 2.9) before the first allocation"
+    " where they are needed; set {setting} before the first allocation"
 )
 _ONE_PIECE = _NO + "even one piece of all that is free and cached is too small"
 _EXPANDABLE: dict[Verdict, str] = {
@@ -178,6 +195,14 @@ _EXPANDABLE: dict[Verdict, str] = {
     "other_process": _NO + "it is not this process's holes that are missing",
     "fraction_limit": _NO + "what is limited is what this process may take",
     "shared_memory_spill": _NO + "the device is used up beyond its end",
+}
+_ASK = {
+    "ggml": (
+        "give the whole log: the lines from the start on tell what each device had free, and what"
+        " was allocated before"
+    ),
+    "xla": "ask device.memory_stats() before the step that fails: kvcalc frag --jax-stats FILE",
+    "bfc": "give the allocator's dump that follows in the log: kvcalc frag --bfc-log FILE",
 }
 _ADVICE: dict[Verdict, str] = {
     "other_process": "end the other processes on this device, or give this one another device",

@@ -6,6 +6,7 @@ or "cannot be known", never zero.
 
 from __future__ import annotations
 
+from kvcalc.core.allocator_state import AllocatorState
 from kvcalc.core.size import ModelSize
 from kvcalc.core.values import Value
 from kvcalc.core.waste import Wastes
@@ -388,6 +389,7 @@ class Fragmentation(Value, frozen=True, kw_only=True):
         unusable_ratio: share of the free bytes in holes smaller than the request; None when the
             holes are not given and it could be more than one number (see unusable_bounds).
         verdict: the answer in a sentence or two.
+        allocator: what an allocator told of its holes, where one was asked.
     """
 
     model: str
@@ -409,6 +411,7 @@ class Fragmentation(Value, frozen=True, kw_only=True):
     sequences_of_max: SequencesOfMax
     verdict: str
     explain: tuple[str, ...] = ()
+    allocator: AllocatorState | None = None
 
 
 class PlanGroup(Value, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ MAX_TEXT_BYTES = 2**26
 MAX_TEXTS = 100
 """Different texts of one log that are told; the first is the cause of most others."""
 
+_NEXT_LINE = 250
 _BEFORE, _BEHIND = 2_000, 4_000  # characters around the request that may belong to it
 
 _ASKED = re.compile(
@@ -95,6 +96,8 @@ def _texts(text: str) -> Iterator[OomText]:
     any_figures = False
     for number, match in enumerate(matches):
         kind = str(match.lastgroup)
+        if kind == "ggml" and _told_again(matches[number : number + 2]):
+            continue
         start = matches[number - 1].end() if number else 0
         end = matches[number + 1].start() if number + 1 < len(matches) else len(text)
         before = text[max(start, match.start() - _BEFORE) : match.start()]
@@ -113,6 +116,18 @@ def _texts(text: str) -> Iterator[OomText]:
         yield read
     if bare is not None and not any_figures:
         yield bare
+
+
+def _told_again(matches: list[re.Match[str]]) -> bool:
+    """Whether the next line of llama.cpp tells the same failure, to the byte."""
+    first, *rest = matches
+    return any(
+        second.lastgroup == "ggml"
+        and second.start() - first.end() < _NEXT_LINE
+        and first[0].startswith("allocating")
+        and second[0].startswith("failed")
+        for second in rest
+    )
 
 
 _READERS = {

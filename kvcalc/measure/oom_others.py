@@ -54,6 +54,7 @@ def vllm_start(before: str, behind: str) -> OomText | None:
         asked=asked,
         capacity=capacity,
         free=free,
+        process=exact(0),  # it has taken nothing yet
     )
 
 
@@ -91,12 +92,12 @@ def ggml(before: str, behind: str) -> OomText | None:
 
 def _buffer(before: str, behind: str) -> str | None:
     """Say which buffer it was: what follows names it, or what was allocated before leaves it."""
-    if re.search(r"kv[ _]?cache|for (?:the )?kv|llama_kv_cache", behind, re.IGNORECASE):
-        return "the KV cache"
     if re.search(r"compute (?:\w{1,10} )?buffers?|graph_reserve", behind) or re.search(
         r"gallocr_reserve\w{0,8}:? ?$", before
     ):
         return "a compute buffer, which is not the KV cache"
+    if re.search(r"kv[ _]?cache|for (?:the )?kv", behind, re.IGNORECASE):
+        return "the KV cache"
     if re.search(r"unable to (?:allocate|load)|error loading model", behind):
         return "the weights"
     if re.search(r"KV self size|KV buffer size", before):
@@ -116,7 +117,9 @@ def xla(before: str, behind: str) -> OomText | None:
         wording="xla",
         backend="tpu" if "hbm" in behind or "Attempting to" in behind else "xla",
         asked=asked,
-        free=found(r"There (?:are|is) <U> free", behind),
+        # Free in its own allocator, whose holes matter: not what the driver has free.
+        unallocated=found(r"There (?:are|is) <U> free", behind),
+        largest=found(r"largest contiguous region of free memory is <U>", behind),
     )
 
 
@@ -138,6 +141,8 @@ def hbm(before: str, behind: str) -> OomText | None:
 
 def tensorflow(before: str, behind: str) -> OomText | None:
     """TensorFlow's and XLA's BFC allocator; its statistics follow in the log."""
+    if "not a failure" in behind:  # it tries another way, with less memory
+        return None
     asked = found(r"trying to allocate <U>", behind)
     rounded = re.search(r"rounded to (\d{1,20})\)", behind)
     if rounded:

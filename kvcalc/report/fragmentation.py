@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvcalc.core.results import Fragmentation
 from kvcalc.core.units import format_count, format_ratio, format_times
+from kvcalc.report.allocator import allocator_blocks
 from kvcalc.report.blocks import Block, Grid, Text
 from kvcalc.report.cells import NONE, Size, exact, formula, maybe
 
@@ -38,9 +39,13 @@ def fragmentation_blocks(result: Fragmentation, size: Size) -> list[Block]:
         ("  in the free memory", format_count(of_max.in_free)),
         ("  in its holes, contiguous", in_holes),
     ]
+    told: list[Block] = []
+    if result.allocator is not None:
+        told = allocator_blocks(result.allocator, size, result.request_bytes)
     return [
         Text((result.verdict,)),
         Grid(("", ""), tuple(rows)),
+        *told,
         Text((f"assumed: {result.assumes}",)),
         *formula(result.explain),
     ]

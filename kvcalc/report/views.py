@@ -8,6 +8,7 @@ from typing import Any
 from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.logs import LogAnswer, LogComparison
+from kvcalc.core.oom_values import OutOfMemory
 from kvcalc.core.results import (
     Comparison,
     EngineSummary,
@@ -40,6 +41,7 @@ from kvcalc.report.lists import (
 )
 from kvcalc.report.log import comparison_blocks, log_blocks
 from kvcalc.report.metrics import metrics_blocks
+from kvcalc.report.oom import oom_blocks
 from kvcalc.report.per_token import per_token_blocks
 from kvcalc.report.plan import plan_blocks
 
@@ -92,6 +94,7 @@ _VIEWS: dict[type, _View] = {
     LogComparison: comparison_blocks,
     ServerMetrics: metrics_blocks,
     Fragmentation: _each(fragmentation_blocks),
+    OutOfMemory: _each(oom_blocks),
     LayerMap: _each(_unsized(layer_map_blocks)),
     LayerDiff: _each(_unsized(layer_diff_blocks)),
     GpuSpec: gpu_blocks,

@@ -11,6 +11,7 @@ from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.layers import MAX_LAYERS, Cache
 from kvcalc.core.logs import LogAnswer, LogComparison
+from kvcalc.core.oom_values import OutOfMemory
 from kvcalc.core.results import (
     Comparison,
     EngineSummary,
@@ -34,6 +35,7 @@ _RESULTS = {
     "per-token": PerToken,
     "compare": Comparison,
     "frag": Fragmentation,
+    "frag-oom": OutOfMemory,
     "plan": PlanSummary,
     "capacity": CapacityAnswer,
     "log": LogAnswer,

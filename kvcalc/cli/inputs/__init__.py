@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvcalc.cli.inputs.deployments import cache_dtypes, deployments
+from kvcalc.cli.inputs.holes import holes_file, pools, snapshot
 from kvcalc.cli.inputs.memory import memory
 from kvcalc.cli.inputs.models import DEFAULT_MODEL, models, preset_folders
 from kvcalc.cli.inputs.numbers import (
@@ -29,15 +30,18 @@ __all__ = [
     "choice",
     "deployments",
     "echo",
+    "holes_file",
     "memory",
     "models",
     "number",
     "one_of",
     "over_policy",
     "plans",
+    "pools",
     "preset_folders",
     "seconds",
     "size",
+    "snapshot",
     "some_size",
     "switched",
     "token_count",
