@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Lengths,
         LogAnswer,
         ModelSpec,
+        OutOfMemory,
         PerToken,
         Trace,
         Wastes,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         per_token,
         plan,
         read_log,
+        read_oom,
         read_trace,
         shape_model,
     )
@@ -56,6 +58,7 @@ __all__ = [
     "Lengths",
     "LogAnswer",
     "ModelSpec",
+    "OutOfMemory",
     "PerToken",
     "Trace",
     "Wastes",
@@ -68,6 +71,7 @@ __all__ = [
     "per_token",
     "plan",
     "read_log",
+    "read_oom",
     "read_trace",
     "shape_model",
 ]

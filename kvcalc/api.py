@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -13,10 +14,11 @@ from kvcalc.core import fragmentation as _fragmentation
 from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.capacity import Capacity
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError
+from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError, UsageError
 from kvcalc.core.lengths import Lengths, Over
 from kvcalc.core.logs import LogAnswer
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.oom_values import OutOfMemory
 from kvcalc.core.per_token import per_token
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import Comparison, Fragmentation, PerToken
@@ -38,6 +40,7 @@ __all__ = [
     "Lengths",
     "LogAnswer",
     "ModelSpec",
+    "OutOfMemory",
     "PerToken",
     "Trace",
     "Wastes",
@@ -49,6 +52,7 @@ __all__ = [
     "per_token",
     "plan",
     "read_log",
+    "read_oom",
     "read_trace",
     "shape_model",
 ]
@@ -186,6 +190,9 @@ def fragmentation(
     free_bytes: int | None = None,
     largest_free_bytes: int | None = None,
     holes: Sequence[int] | None = None,
+    snapshot: str | os.PathLike[str] | Mapping[str, object] | Sequence[object] | None = None,
+    device: int | None = None,
+    device_free_bytes: int | None = None,
     plan: CachePlan | None = None,
 ) -> Fragmentation:
     """Say whether a request fits into free memory in one piece, in blocks, and what else would.
@@ -195,23 +202,79 @@ def fragmentation(
         free_bytes: free memory, all holes together.
         largest_free_bytes: the largest hole.
         holes: every hole, instead of the two.
+        snapshot: PyTorch's memory snapshot instead: the file, or what `torch.cuda.memory`'s
+            `_snapshot()` or `memory_snapshot()` returned.
+        device: which of the snapshot's devices, where it has several.
+        device_free_bytes: what that device has free beside the snapshot.
         plan: whose sequences are counted; the example model's, of 8,192 tokens, when left out.
 
     Raises:
-        UsageError: neither holes nor free and largest, or holes that contradict them.
+        UsageError: neither holes nor free and largest, or holes that contradict them; a snapshot
+            of several devices, or sizes beside one.
         InvalidValueError: a size below zero, a request of nothing, largest beyond free; no plan.
+        InputError: not a snapshot, or one that contradicts itself.
     """
     if plan is not None:
         plan = _given(plan, CachePlan, "plan", _PLAN)
+    else:
+        plan = _plan(load_model(_EXAMPLE_MODEL), Deployment(max_model_len=_EXAMPLE_MAX))
+    if snapshot is not None:
+        if any(value is not None for value in (free_bytes, largest_free_bytes, holes)):
+            raise UsageError("a snapshot tells its holes itself", hint="give one of the two")
+        return _of_snapshot(plan, snapshot, device, request_bytes, device_free_bytes)
+    if device is not None or device_free_bytes is not None:
+        raise UsageError("a device is one of a snapshot's", hint="give the snapshot as well")
     memory = _fragmentation.Memory(
         free_bytes=free_bytes,
         largest_free_bytes=largest_free_bytes,
         holes=None if holes is None else tuple(holes),
         request_bytes=request_bytes,
     )
-    if plan is None:
-        plan = _plan(load_model(_EXAMPLE_MODEL), Deployment(max_model_len=_EXAMPLE_MAX))
     return _fragmentation.fragmentation(plan, memory)
+
+
+def _of_snapshot(
+    plan: CachePlan,
+    snapshot: str | os.PathLike[str] | Mapping[str, object] | Sequence[object],
+    device: int | None,
+    request_bytes: int | None,
+    device_free_bytes: int | None,
+) -> Fragmentation:
+    """Judge one device of a snapshot, a file's or one at hand."""
+    from kvcalc.core.allocator_fit import snapshot_fragmentation
+    from kvcalc.measure.snapshot import read_snapshot, snapshot_of
+
+    if isinstance(snapshot, (str, os.PathLike)):
+        read = read_snapshot(os.fspath(snapshot))
+    else:
+        read = snapshot_of(snapshot)
+    if device is None:
+        if len(read.devices) != 1:
+            known = ", ".join(map(str, read.devices)) or "none"
+            raise UsageError(f"the snapshot's devices are {known}", hint="say which: device=0")
+        (device,) = read.devices
+    return snapshot_fragmentation(
+        plan,
+        read,
+        device,
+        request_bytes=request_bytes,
+        device_free_bytes=device_free_bytes,
+    )
+
+
+def read_oom(text: str) -> OutOfMemory | None:
+    """Say what an out-of-memory text means: fragmentation, shortage, another process, a limit.
+
+    Args:
+        text: the message of PyTorch (CUDA, HIP, NPU, XPU, MPS), vLLM, llama.cpp, XLA or
+            TensorFlow, or a log that holds it; of several the first counts.
+
+    Returns:
+        the figures with their rounding, and the verdict; None where there is no such text.
+    """
+    from kvcalc.measure.oom import read_oom as read
+
+    return read(text)
 
 
 def read_log(
