@@ -9,7 +9,7 @@ from importlib import import_module
 import typer
 from typer.exceptions import TyperException
 
-from kvcalc.cli.commands import COMMANDS
+from kvcalc.cli.commands import COMMANDS, TAKES_COMMAND
 from kvcalc.cli.options import Group
 from kvcalc.cli.output import say, unwritable, write_out
 from kvcalc.core.errors import InputFaults, KvcalcError, UnavailableError
@@ -66,7 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     only = words[0] if words and words[0] in COMMANDS else None
     try:
         command = typer.main.get_command(build(only))
-        code = command.main(words, prog_name="kvcalc", standalone_mode=False)
+        behind: tuple[str, ...] = ()
+        if only in TAKES_COMMAND and "--" in words:  # of another program: not options of ours
+            at = words.index("--")
+            words, behind = words[:at], tuple(words[at + 1 :])
+        code = command.main(words, prog_name="kvcalc", standalone_mode=False, obj=behind)
         return code if isinstance(code, int) else 0
     except TyperException as error:
         return _usage(error, only)

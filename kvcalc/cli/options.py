@@ -314,7 +314,7 @@ def register(
 
     def command(ctx: typer.Context, **values: Any) -> None:
         origins = {o.name: _origin(ctx, o.name) for o in options}
-        run(Values(values, origins, _places(ctx, flags, origins)))
+        run(Values(values, origins, _places(ctx, flags, origins), ctx.obj or ()))
 
     parameters = [
         inspect.Parameter(

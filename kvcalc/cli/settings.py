@@ -93,6 +93,7 @@ _HINT = "write settings such as block_size: 32"
 def _read(path: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return values by parameter, and the place in the file of each."""
     # Only runs with a settings file need a YAML reader here.
+    from kvcalc.checks.keys import CHECK_KEYS
     from kvcalc.core.errors import InputError, UnknownNameError
     from kvcalc.models.documents import read_document
     from kvcalc.models.text import printable, read_text
@@ -112,8 +113,10 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, str]]:
     places: dict[str, str] = {}
     for key, given in document.value.items():
         where = f"{file}:{document.line((key,))}"
+        if key not in SETTINGS and key in CHECK_KEYS:
+            continue  # of kvcalc check, which reads the file itself
         if key not in SETTINGS:
-            raise UnknownNameError("setting", key, SETTINGS, where=where)
+            raise UnknownNameError("setting", key, (*SETTINGS, *CHECK_KEYS), where=where)
         name = SETTINGS[key]
         if name in defaults:
             raise InputError(f"{key} is set twice", where=where, hint="leave out one of them")

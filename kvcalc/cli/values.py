@@ -28,6 +28,7 @@ class Values(dict[str, Any]):
     Attributes:
         origins: where each value came from.
         places: how errors name each value's place: `--max`, `KVCALC_MAX` or `kvcalc.yaml:2`.
+        behind: words behind `--`, of the command that takes another one there.
     """
 
     def __init__(
@@ -35,10 +36,12 @@ class Values(dict[str, Any]):
         values: Mapping[str, Any],
         origins: Mapping[str, Origin] | None = None,
         places: Mapping[str, str] | None = None,
+        behind: tuple[str, ...] = (),
     ) -> None:
         super().__init__(values)
         self.origins = dict(origins or {})
         self.places = dict(places or {})
+        self.behind = behind
 
     def typed(self, *names: str) -> bool:
         """Whether any of these parameters was given on the command line."""

@@ -297,7 +297,7 @@ def told(result: Check, units: UnitSystem = "binary") -> str:
     if actual == limit and result.actual != result.limit:
         actual, limit = f"{result.actual!r}", f"{result.limit!r}"
     if metric.kind == "bool":
-        said = f"{metric_name} is {actual}" + ("" if passed else f", not {limit}")
+        said = f"{metric_name} is {actual}"
     else:
         said = f"{metric_name} {actual} {sign} {limit}"
     if result.low is not None and result.high is not None and result.low != result.high:

@@ -9,7 +9,7 @@ from kvcalc.core.checks import Check, CheckSummary, told, worst_first
 from kvcalc.core.units import UnitSystem
 from kvcalc.report.blocks import Block, Grid, Heading, Text
 
-__all__ = ["blocks", "tally"]
+__all__ = ["blocks", "comment", "tally"]
 
 _WORDS = {
     "refused": "REFUSED",
@@ -36,15 +36,42 @@ def blocks(report: CheckReport, units: UnitSystem) -> list[Block]:
     return made
 
 
-def _lines(result: Check, units: UnitSystem) -> Iterator[str]:
-    word = _WORDS[result.status]
-    where = f" ({result.where})" if result.where else ""
-    known = ", as in the baseline" if result.known else ""
+def comment(report: CheckReport, units: UnitSystem) -> list[Block]:
+    """Return what shows a report as Markdown: a table of what is not well, and what passed."""
+    made: list[Block] = [Heading(text=f"kvcalc check: {tally(report.summary)}")]
+    for one in report.deployments:
+        if one.read:
+            made += _read(one)
+    told_ = [r for r in worst_first(report.results) if r.status not in ("pass", "off")]
+    if told_:
+        made.append(
+            Grid(
+                columns=("", "deployment", "what", "what would pass", "where"),
+                rows=tuple(
+                    (_WORDS[r.status], r.name, _said(r, units), r.hint, r.where) for r in told_
+                ),
+                text_columns=frozenset({1, 2, 3, 4}),
+            )
+        )
+    passed = [r for r in report.results if r.status == "pass"]
+    if passed:
+        made.append(Text(lines=tuple(f"PASS {r.name}: {_said(r, units)}" for r in passed)))
+    return made
+
+
+def _said(result: Check, units: UnitSystem) -> str:
+    """Say a result with the name of its check, where the sentence does not begin with it."""
     of = f" of {result.workload}" if result.workload else ""
     said = told(result, units)
     if result.operator is None or result.status in ("skip", "off"):
         said = f"{result.assertion}: {said}"
-    yield f"{word:<8} {result.name}{of}: {said}{known}{where}"
+    return f"{said}{of}" + (", as in the baseline" if result.known else "")
+
+
+def _lines(result: Check, units: UnitSystem) -> Iterator[str]:
+    word = _WORDS[result.status]
+    where = f" ({result.where})" if result.where else ""
+    yield f"{word:<8} {result.name}: {_said(result, units)}{where}"
     if result.hint and result.status != "pass":
         yield f"{_UNDER}-> {result.hint}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -46,9 +46,19 @@ class Envelope(Value, frozen=True, kw_only=True):
     warnings: Sequence[str] = ()
 
 
-def as_json(envelope: Envelope) -> str:
-    """Return the document, indented by two; ints exact whatever their size."""
-    return msgspec.json.format(msgspec.json.encode(envelope), indent=2).decode() + "\n"
+def as_json(envelope: Envelope, members: Mapping[str, Any] | None = None) -> str:
+    """Return the document, indented by two; ints exact whatever their size.
+
+    Args:
+        envelope: what every command's document holds.
+        members: further keys of this one, behind those.
+    """
+    if members:
+        fields = {name: getattr(envelope, name) for name in Envelope.__struct_fields__}
+        encoded = msgspec.json.encode({**fields, **members})
+    else:
+        encoded = msgspec.json.encode(envelope)
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"
 
 
 def ascii_json(document: str) -> str:

@@ -24,7 +24,7 @@ ROOMS = {
     "engines": {"engines", "core"},
     "sizing": {"sizing", "engines", "core"},
     "report": {"report", "core"},
-    "schema": {"schema", "core", "models"},
+    "schema": {"schema", "core", "models", "checks"},
     "manifests": {"manifests", "engines", "models", "core"},
     "checks": {"checks", "manifests", "sizing", "engines", "models", "workload", "core"},
     "measure": {"measure", "sizing", "engines", "models", "core"},
