@@ -35,8 +35,12 @@ _WORDS = {
 }
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"n": "\n", '"': '"', "\\": "\\"}
-_TYPES = ("counter", "gauge", "histogram", "summary", "untyped", "unknown", "info", "stateset")
-_TYPES += ("gaugehistogram",)
+_TYPES = frozenset(
+    (
+        *("counter", "gauge", "histogram", "summary", "untyped"),
+        *("unknown", "info", "stateset", "gaugehistogram"),  # OpenMetrics
+    )
+)
 
 
 class Sample(NamedTuple):

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 from kvcalc.core.errors import InputError, UnavailableError, UsageError, printable
 from kvcalc.core.units import format_bytes
 
-__all__ = ["MAX_BYTES", "is_url", "named_source", "read_page"]
+__all__ = ["MAX_BYTES", "is_url", "named_source", "read_bytes", "read_page"]
 
 MAX_BYTES = 16 * 2**20
 """The largest page that is read; those of real servers have some 100 kB."""
@@ -53,19 +53,24 @@ def read_page(source: str, *, timeout: float, limit: int = MAX_BYTES) -> str:
         UnavailableError: the server does not answer, or answers with something else.
         InputError: a file that cannot be read, or more bytes than the limit.
     """
-    content = _fetched(source, timeout, limit) if is_url(source) else _file(source, limit)
+    content = _fetched(source, timeout, limit) if is_url(source) else read_bytes(source, limit)
     return content.decode("utf-8", "replace").removeprefix("\ufeff")
 
 
 def _too_large(where: str, limit: int) -> InputError:
     return InputError(
-        f"more than {format_bytes(limit)}: no page of an engine's metrics is that large",
+        f"more than {format_bytes(limit)}, which is too much for what it should be",
         where=where,
-        hint="give the address of /metrics, or a page saved from it",
+        hint="is it the right one? metrics of real servers have some 100 kB",
     )
 
 
-def _file(path: str, limit: int) -> bytes:
+def read_bytes(path: str, limit: int = MAX_BYTES) -> bytes:
+    """Return the content of a file, or of stdin.
+
+    Raises:
+        InputError: it cannot be read, or has more bytes than the limit.
+    """
     where = named_source(path)
     try:
         if path == "-":

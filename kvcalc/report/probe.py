@@ -62,8 +62,7 @@ def _about(result: ProbeResult) -> Iterator[tuple[str, str]]:
             "" if result.spread_bytes is None else f", {format_count(result.spread_bytes)} B apart"
         )
         yield "repetitions", f"{result.repetitions}{spread}"
-    for name, version in result.versions.items():
-        yield name, version
+    yield from result.versions.items()
 
 
 def _bytes(result: ProbeResult, size: _Size) -> Grid:
@@ -111,4 +110,5 @@ def _differences(differences: Sequence[ProbeDifference]) -> Grid:
 def _expected(each: ProbeDifference) -> str:
     if each.expected_bytes == each.bytes:
         return "equal"
-    return f"{each.expected_bytes or 0:+,} B ({format_bytes(abs(each.bytes - (each.expected_bytes or 0)))} off)"
+    expected = each.expected_bytes or 0
+    return f"{expected:+,} B ({format_bytes(abs(each.bytes - expected))} off)"

@@ -9,6 +9,7 @@ from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.logs import LogAnswer, LogComparison
 from kvcalc.core.oom_values import OutOfMemory
+from kvcalc.core.probed import ProbeResult
 from kvcalc.core.results import (
     Comparison,
     EngineSummary,
@@ -44,6 +45,7 @@ from kvcalc.report.metrics import metrics_blocks
 from kvcalc.report.oom import oom_blocks
 from kvcalc.report.per_token import per_token_blocks
 from kvcalc.report.plan import plan_blocks
+from kvcalc.report.probe import probe_blocks
 
 __all__ = ["view"]
 
@@ -93,6 +95,7 @@ _VIEWS: dict[type, _View] = {
     LogAnswer: log_blocks,
     LogComparison: comparison_blocks,
     ServerMetrics: metrics_blocks,
+    ProbeResult: probe_blocks,
     Fragmentation: _each(fragmentation_blocks),
     OutOfMemory: _each(oom_blocks),
     LayerMap: _each(_unsized(layer_map_blocks)),

@@ -145,7 +145,7 @@ def _capacity(
     if server.engine == "sglang" and server.kv_cache_tokens:
         arguments = {**asked.engine_args, "max_total_tokens": server.kv_cache_tokens}
         sized = plan(model, msgspec.structs.replace(asked, engine_args=arguments))
-        return (capacity(sized), False) if sized.sized else (None, False)
+        return (capacity(sized, None), False) if sized.sized else (None, False)
     blocks = server.num_blocks
     if not blocks:
         return None, False
@@ -153,7 +153,7 @@ def _capacity(
         # The pool of every rank has so many, whatever its blocks weigh.
         fixed = msgspec.structs.replace(asked, num_gpu_blocks_override=blocks)
         try:
-            return capacity(plan(model, fixed)), False
+            return capacity(plan(model, fixed), None), False
         except KvcalcError:
             pass  # releases without such a setting
     pool = made.block_pool

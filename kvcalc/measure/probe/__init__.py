@@ -1,0 +1,49 @@
+"""Measured against computed: a pool allocated on a device as an engine would, and read back.
+
+One file a back end; none imports its library before it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kvcalc.core.errors import UnsupportedError
+from kvcalc.measure.probe.device import Device
+
+__all__ = ["BACKENDS", "Backend", "open_device"]
+
+Backend = Literal["torch", "nvml", "vllm", "llama.cpp", "transformers"]
+
+BACKENDS: tuple[Backend, ...] = ("torch", "nvml", "vllm", "llama.cpp", "transformers")
+"""torch measures; nvml reads the driver; the others ask the engine what it would allocate."""
+
+_DRY = 80 * 2**30
+
+
+def open_device(
+    kind: str, kernel: str, *, dry_run: bool, memory_bytes: int | None = None, name: str = ""
+) -> Device:
+    """Return the device that is measured.
+
+    Args:
+        kind: one of torch_device.KINDS.
+        kernel: one of kernels.KERNELS.
+        dry_run: no device, but PyTorch's rules of one.
+        memory_bytes: of the card of a dry run.
+        name: of that card.
+
+    Raises:
+        UnavailableError: torch is not installed, or has no such device.
+        UnsupportedError: a device or kernel of a dry run.
+    """
+    if dry_run:
+        if kind != "auto" or kernel != "auto":
+            raise UnsupportedError(
+                "a dry run has no device and runs no kernel", hint="leave out --device and --kernel"
+            )
+        from kvcalc.measure.probe.synthetic import SyntheticDevice
+
+        return SyntheticDevice(memory_bytes or _DRY, name or "a card of 80 GiB")
+    from kvcalc.measure.probe.torch_device import TorchDevice
+
+    return TorchDevice(kind, kernel)

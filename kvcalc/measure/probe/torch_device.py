@@ -1,0 +1,243 @@
+"""PyTorch's devices: CUDA, ROCm, XPU and MPS by their allocators' figures, the CPU by its storages.
+
+torch.cuda, torch.xpu and torch.mps are asked, not torch.accelerator, which releases before 2.9 have
+not. ROCm answers as CUDA does. On a CPU there is no caching allocator: exact bytes of the storages,
+what a step took by torch's own profiler, and what the system counts for the process.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+from importlib import import_module
+from typing import Any
+
+from kvcalc.core.errors import UnavailableError
+from kvcalc.measure.probe import nvml
+from kvcalc.measure.probe.device import Contiguous, Decoded, DeviceFacts, Paged, Reading
+from kvcalc.measure.probe.kernels import Kernels
+
+__all__ = ["KINDS", "TorchDevice"]
+
+KINDS = ("auto", "cuda", "rocm", "xpu", "mps", "cpu")
+
+_CPU_HINT = "kvcalc probe --device cpu measures storage bytes here; --dry-run needs no device"
+
+
+class TorchDevice:
+    """One device that torch knows.
+
+    Args:
+        kind: one of KINDS; auto is the first accelerator that is there.
+        kernel: which decode kernel, or auto.
+
+    Raises:
+        UnavailableError: torch is not installed, or has no such device.
+    """
+
+    def __init__(self, kind: str = "auto", kernel: str = "auto") -> None:
+        self._torch = torch = _imported()
+        self._kind = _present(torch, kind)
+        self._device = torch.device("cuda" if self._kind == "rocm" else self._kind)
+        self._module = None if self._kind == "cpu" else getattr(torch, self._device.type)
+        self._held: dict[int, Any] = {}
+        self._uuid = self._card_id()
+        self._kernels = Kernels(torch, self._device, kernel)
+        self.facts = self._facts()
+
+    # ------------------------------------------------------------------ what it is
+
+    def _facts(self) -> DeviceFacts:
+        versions = {"torch": str(self._torch.__version__), **self._kernels.versions}
+        for name in ("cuda", "hip", "xpu"):
+            found = getattr(self._torch.version, name, None)
+            if found:
+                versions[name] = str(found)
+        if self._kind == "cuda":
+            try:
+                versions["driver"] = nvml.cards()[0].driver
+            except (UnavailableError, IndexError):
+                versions["driver"] = "not told"
+        return DeviceFacts(
+            kind=self._kind,
+            name=self._name(),
+            caching=self._kind in ("cuda", "rocm", "xpu"),
+            unified=self._kind in ("mps", "cpu"),
+            versions=versions,
+        )
+
+    def _name(self) -> str:
+        if self._kind in ("cuda", "rocm", "xpu"):
+            return str(self._module.get_device_name())  # type: ignore[union-attr]  # not of a CPU
+        machine = platform.machine()
+        return f"Apple GPU ({machine})" if self._kind == "mps" else f"CPU ({machine})"
+
+    def _card_id(self) -> str | None:
+        if self._kind != "cuda":
+            return None
+        found = getattr(self._module.get_device_properties(0), "uuid", None)  # type: ignore[union-attr]  # not of a CPU
+        return None if found is None else str(found)
+
+    # ------------------------------------------------------------------ readings
+
+    def settle(self) -> None:
+        """Wait, collect, and hand cached segments back."""
+        gc.collect()
+        if self._module is not None:
+            self._module.synchronize()
+            self._module.empty_cache()
+
+    def reset_peak(self) -> None:
+        """Begin to watch for a new peak, where the device has one."""
+        if self.facts.caching:
+            self._module.reset_peak_memory_stats()  # type: ignore[union-attr]  # not of a CPU
+
+    def read(self) -> Reading:
+        """Read every layer of accounting."""
+        storage = sum(tensor.untyped_storage().nbytes() for tensor in self._held.values())
+        if self._module is None:
+            free, total = _host_memory()
+            return Reading(
+                storage=storage,
+                process=_resident(),
+                used=None if total is None or free is None else total - free,
+                free=free,
+            )
+        self._module.synchronize()
+        if self._kind == "mps":
+            allocated = int(self._module.current_allocated_memory())
+            reserved = int(self._module.driver_allocated_memory())
+            most = int(self._module.recommended_max_memory())
+            return Reading(
+                storage=storage,
+                allocated=allocated,
+                reserved=reserved,
+                free=max(0, most - reserved),
+            )
+        free, total = self._module.mem_get_info()
+        stats = self._module.memory_stats()
+        return Reading(
+            storage=storage,
+            requested=stats.get("requested_bytes.all.current"),
+            allocated=int(self._module.memory_allocated()),
+            reserved=int(self._module.memory_reserved()),
+            peak=int(self._module.max_memory_allocated()),
+            process=nvml.process_bytes(self._uuid) if self._kind == "cuda" else None,
+            used=int(total) - int(free),
+            free=int(free),
+        )
+
+    # ------------------------------------------------------------------ work
+
+    def allocate(self, size: int) -> Any:
+        """Allocate bytes of zeros, as engines allocate their pools."""
+        torch = self._torch
+        try:
+            tensor = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        except (RuntimeError, MemoryError) as error:  # torch's OutOfMemoryError is the first
+            raise UnavailableError(
+                " ".join(str(error).split())[:400],
+                hint="kvcalc frag --oom explains such a text; --limit takes less",
+            ) from None
+        self._held[id(tensor)] = tensor
+        return tensor
+
+    def release(self, handles: tuple[Any, ...]) -> None:
+        """Forget tensors."""
+        for tensor in handles:
+            self._held.pop(id(tensor), None)
+
+    def decode_paged(self, step: Paged) -> Decoded:
+        """Run a decode step over the pool."""
+        return self._timed(lambda: self._kernels.paged(step))
+
+    def decode_contiguous(self, step: Contiguous) -> Decoded:
+        """Run the same over one piece a request."""
+        return self._timed(lambda: self._kernels.contiguous(step))
+
+    def _timed(self, run: Any) -> Decoded:
+        """Run a step; where no allocator tells a peak, torch's profiler does."""
+        try:
+            if self._kind == "cpu":
+                return _profiled(run)
+            decoded: Decoded = run()
+            self._module.synchronize()  # type: ignore[union-attr]  # not of a CPU
+        except (RuntimeError, MemoryError) as error:
+            raise UnavailableError(
+                " ".join(str(error).split())[:400], hint="--limit takes less; --kernel another"
+            ) from None
+        return decoded
+
+
+def _imported() -> Any:
+    try:
+        return import_module("torch")
+    except ImportError:
+        raise UnavailableError(
+            "no GPU is seen: torch, which would ask for one, is not installed",
+            hint="pip install 'kvcalc[probe]'; without a GPU kvcalc probe --device cpu measures"
+            " storage bytes, and --dry-run needs neither",
+        ) from None
+
+
+def _present(torch: Any, kind: str) -> str:
+    """Return the kind of device that is asked for and there."""
+    cuda = "rocm" if getattr(torch.version, "hip", None) else "cuda"
+    there = []
+    if torch.cuda.is_available():
+        there.append(cuda)
+    for name, module in (
+        ("xpu", getattr(torch, "xpu", None)),
+        ("mps", getattr(torch.backends, "mps", None)),
+    ):
+        if module is not None and module.is_available():
+            there.append(name)
+    if kind == "cpu" or (kind == "auto" and there):
+        return "cpu" if kind == "cpu" else there[0]
+    if kind in there:
+        return kind
+    what = "no GPU" if kind == "auto" else f"no {kind} device"
+    others = f", but has {', '.join(there)}" if there else ""
+    raise UnavailableError(
+        f"{what}: torch {torch.__version__} sees none{others}",
+        hint=f"--device {there[0]}" if there else _CPU_HINT,
+    )
+
+
+def _profiled(run: Any) -> Decoded:
+    """Run a step on the CPU and return the most that it held at once."""
+    profiler = import_module("torch.profiler")
+    activities = [profiler.ProfilerActivity.CPU]
+    with profiler.profile(activities=activities, profile_memory=True) as profile:
+        decoded: Decoded = run()
+    now = most = 0
+    for event in profile.events():
+        if event.name == "[memory]":
+            now += int(getattr(event, "cpu_memory_usage", 0))
+            most = max(most, now)
+    return decoded._replace(workspace=most or None)
+
+
+def _host_memory() -> tuple[int | None, int | None]:
+    """Return what the host has available and what it has; None where the system does not tell."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file if ":" in line)
+        return tuple(int(lines[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))  # type: ignore[return-value]  # two
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None, None
+    return None, pages * size
+
+
+def _resident() -> int | None:
+    """Return what the system counts for this process; None where it does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError, AttributeError):
+        return None
