@@ -9,9 +9,9 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import typer
 
@@ -21,30 +21,44 @@ from kvcalc.core.errors import InputError, UsageError
 from kvcalc.core.units import UnitSystem
 from kvcalc.models.text import printable
 
-__all__ = ["FORMATS", "emit", "say", "write_file", "write_out"]
+__all__ = ["FORMATS", "Shown", "emit", "say", "write_file", "write_out"]
 
-Format = Literal["table", "json", "csv", "markdown"]
-FORMATS: tuple[Format, ...] = ("table", "json", "csv", "markdown")
+FORMATS = ("table", "json", "csv", "markdown")
+
+
+class Shown(NamedTuple):
+    """How a command shows its results where that is not as every command does.
+
+    Attributes:
+        blocks: what tables and Markdown draw.
+        formats: name -> the text of a format; `csv` takes the place of the common one.
+        members: further keys of the JSON document.
+    """
+
+    blocks: Callable[[UnitSystem], Sequence[Any]]
+    formats: Mapping[str, Callable[[UnitSystem], str]] = {}
+    members: Mapping[str, Any] = {}
+
 
 _BLOCK_MARKS = "█░─"
 _LONGEST_LINE = 1_000  # of a note or an error
 _NARROWEST = 40  # columns; below this nothing readable can be laid out
 
 _READ = (
-    "models",
-    "preset",
-    "config",
-    "gguf",
-    "trace",
-    "names",
-    "files",
-    "settings",
-    "source",
-    "replay",
-    "snapshot",
-    "oom",
-    "jax_stats",
-    "bfc_log",
+    *(
+        "models",
+        "preset",
+        "config",
+        "gguf",
+        "trace",
+        "names",
+        "files",
+        "settings",
+        "source",
+        "replay",
+    ),
+    *("baseline", "before", "after"),
+    *("snapshot", "oom", "jax_stats", "bfc_log"),
 )
 """Parameters that name files which commands read."""
 
@@ -126,8 +140,19 @@ def emit(
     results: Sequence[Any],
     notes: Sequence[str],
     warnings: Sequence[str] = (),
+    *,
+    shown: Shown | None = None,
 ) -> None:
     """Print results in the format asked for and write the reports asked for.
+
+    Args:
+        command: whose results they are.
+        values: what it was given.
+        inputs: of the JSON document.
+        results: of one kind, in input order.
+        notes: told on stderr, and in the JSON document.
+        warnings: as notes.
+        shown: how they are shown, where that is not as every command does.
 
     Raises:
         UnknownNameError: no such format.
@@ -135,9 +160,10 @@ def emit(
             the command reads.
         InputError: a report that cannot be written.
     """
-    form = choice(values, "format", FORMATS)
+    known = FORMATS if shown is None else tuple(dict.fromkeys((*FORMATS, *shown.formats)))
+    form = choice(values, "format", known)
     units = unit_system(values)
-    reports = [_report_target(text) for text in values["report"] or ()]
+    reports = [_report_target(text, known) for text in values["report"] or ()]
     paths = [os.path.realpath(path) for _, path in reports]
     if len(set(paths)) < len(paths):
         raise UsageError(
@@ -147,8 +173,15 @@ def emit(
         _refuse_to_overwrite(path, values)
     unique = list(dict.fromkeys(notes))
 
-    def rendered(name: Format, *, terminal: bool) -> str:
-        return _render(name, command, inputs, results, unique, warnings, units, terminal=terminal)
+    def rendered(name: str, *, terminal: bool) -> str:
+        if shown is not None and name in shown.formats:
+            return shown.formats[name](units)
+        if name in ("json", "csv"):
+            members = {} if shown is None else shown.members
+            return _document(
+                name, command, inputs, results, unique, warnings, members, terminal=terminal
+            )
+        return _drawn(name, results, units, shown, terminal=terminal)
 
     for name, path in reports:
         write_file(path, rendered(name, terminal=False))
@@ -160,13 +193,13 @@ def emit(
     write_out(text)
 
 
-def _report_target(text: str) -> tuple[Format, str]:
+def _report_target(text: str, known: Sequence[str]) -> tuple[str, str]:
     name, colon, path = text.partition(":")
     if not colon or not path:
         raise UsageError(
             f"{text!r:.60} is not FORMAT:PATH", hint="write --report json:kv.json", where="--report"
         )
-    form = one_of(name, FORMATS, "--report")
+    form = one_of(name, known, "--report")
     if path == "-":
         raise UsageError(
             "a report goes to a file, not to stdout",
@@ -262,37 +295,45 @@ def _new_mode() -> int:
     return 0o666 & ~mask
 
 
-def _render(
-    form: Format,
+def _document(
+    form: str,
     command: str,
     inputs: dict[str, Any],
     results: Sequence[Any],
     notes: Sequence[str],
     warnings: Sequence[str],
-    units: UnitSystem,
+    members: Mapping[str, Any],
     *,
     terminal: bool,
 ) -> str:
-    if form in ("json", "csv"):
-        from kvcalc import __version__
-        from kvcalc.report import records
+    from kvcalc import __version__
+    from kvcalc.report import records
 
-        if form == "csv":
-            return records.as_csv(results)
-        document = records.as_json(
-            records.Envelope(
-                schema=f"kvcalc.{command}/1",
-                kvcalc_version=__version__,
-                inputs=inputs,
-                results=results,
-                notes=notes,
-                warnings=warnings,
-            )
-        )
-        return document if not terminal or _encodes(document) else records.ascii_json(document)
-    from kvcalc.report.views import view
+    if form == "csv":
+        return records.as_csv(results)
+    document = records.as_json(
+        records.Envelope(
+            schema=f"kvcalc.{command}/1",
+            kvcalc_version=__version__,
+            inputs=inputs,
+            results=results,
+            notes=notes,
+            warnings=warnings,
+        ),
+        members,
+    )
+    return document if not terminal or _encodes(document) else records.ascii_json(document)
 
-    blocks = view(results, units)
+
+def _drawn(
+    form: str, results: Sequence[Any], units: UnitSystem, shown: Shown | None, *, terminal: bool
+) -> str:
+    if shown is None:
+        from kvcalc.report.views import view
+
+        blocks: Sequence[Any] = view(results, units)
+    else:
+        blocks = shown.blocks(units)
     if form == "markdown":
         from kvcalc.report import markdown
 

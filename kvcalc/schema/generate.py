@@ -8,6 +8,9 @@ from typing import Any, get_args
 import msgspec
 
 from kvcalc.core.answers import CapacityAnswer
+from kvcalc.core.changes import Changed
+from kvcalc.core.check_report import Deployed
+from kvcalc.core.checks import Check, CheckSummary
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.layers import MAX_LAYERS, Cache
 from kvcalc.core.logs import LogAnswer, LogComparison
@@ -27,6 +30,7 @@ from kvcalc.core.results import (
 )
 from kvcalc.core.server_metrics import ServerMetrics
 from kvcalc.models.preset_files import ModelFile
+from kvcalc.schema.check_file import check_file_schema
 
 __all__ = ["draft7", "schemas"]
 
@@ -39,6 +43,8 @@ _RESULTS = {
     "frag-oom": OutOfMemory,
     "plan": PlanSummary,
     "capacity": CapacityAnswer,
+    "check": Check,
+    "diff": Changed,
     "log": LogAnswer,
     "log-diff": LogComparison,
     "metrics": ServerMetrics,
@@ -56,6 +62,8 @@ _RESULTS = {
 def schemas() -> dict[str, str]:
     """Return every schema's text by name."""
     made = {name: _document(name, result) for name, result in _RESULTS.items()}
+    made["check"] = _check(made["check"])
+    made["kvcalc-yaml"] = check_file_schema(_DRAFT)
     made["model-preset"] = _model_preset()
     made["gpu-preset"] = _gpu_preset()
     return {name: json.dumps(schema, indent=2) + "\n" for name, schema in made.items()}
@@ -124,6 +132,18 @@ def _document(command: str, result: type[Any]) -> dict[str, Any]:
             "warnings": lines,
         },
         "definitions": definitions,
+    }
+
+
+def _check(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document of kvcalc check, which also counts and tells what was checked."""
+    (count, deployed), definitions = _components(CheckSummary, Deployed, open_ended=True)
+    members = {"summary": count, "deployments": {"type": "array", "items": deployed}}
+    return {
+        **document,
+        "required": [*document["required"], *members],
+        "properties": {**document["properties"], **members},
+        "definitions": {**document["definitions"], **definitions},
     }
 
 
