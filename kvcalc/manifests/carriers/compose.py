@@ -1,0 +1,195 @@
+"""Compose files: services, their commands, environment and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvcalc.manifests.carriers.containers import blanks
+from kvcalc.manifests.carriers.context import Context
+from kvcalc.manifests.documents import Node
+from kvcalc.manifests.found import Attached, Finding, GpuRequest, Invocation, Word
+from kvcalc.manifests.launches import of_container
+from kvcalc.manifests.requests import of_count, of_gpus_option, with_visible
+from kvcalc.manifests.substitution import interpolated, read_env_file, split_words
+
+__all__ = ["of_compose"]
+
+_MAX_EXTENDS = 5
+
+
+def of_compose(document: Node, context: Context) -> list[Invocation]:
+    """Return the servers of a Compose file's services."""
+    beside = read_env_file(context.folder.read(".env") or "")
+    services = document.get("services")
+    reader = _Reader(context, beside.get, services, document)
+    found: list[Invocation] = []
+    for name, service in services.fields.items():
+        if service.is_mapping:
+            found += reader.of_service(name, service, services.key_lines[name])
+    return found
+
+
+class _Reader:
+    def __init__(
+        self,
+        context: Context,
+        lookup: Callable[[str], str | None],
+        services: Node,
+        document: Node,
+    ) -> None:
+        self.context = context
+        self.lookup = lookup
+        self.services = services
+        self.document = document
+
+    def of_service(self, name: str, service: Node, line: int) -> list[Invocation]:
+        service = self.extended(service, 0)
+        env = self.environment(service)
+        findings: list[Finding] = []
+        gpu = self.devices(service, findings)
+        entry, command = service.get("entrypoint"), service.get("command")
+        words = [*self.words(entry), *self.words(command)]
+        given = service.get("image")
+        image = self.word(given) if given.is_text else None
+        last = command if command.is_list or command.is_text else entry
+        node = last.items[-1] if last.items else last
+        launches = of_container(
+            words,
+            image,
+            env,
+            self.context.place,
+            lines=node.lines() if node.is_text and node.end != node.line else None,
+            line=line,
+            likely=gpu.resource is not None,
+        )
+        replicas = self.number(service.get("deploy", "replicas"))
+        replicas = self.number(service.get("scale")) if replicas is None else replicas
+        listed = blanks([w for part in (entry, command) if part.is_list for w in self.words(part)])
+        return [
+            Invocation(
+                name=name if len(launches) == 1 else f"{name}/{number}",
+                carrier="compose",
+                file=self.context.file,
+                line=line,
+                words=launch.words,
+                image=launch.image,
+                env=launch.env,
+                gpu=with_visible(launch.gpu if gpu.resource is None else gpu, launch.env),
+                replicas=replicas,
+                attached={**self.configs(service), **launch.attached},
+                findings=(*findings, *listed),
+            )
+            for number, launch in enumerate(launches, 1)
+        ]
+
+    def extended(self, service: Node, depth: int) -> Node:
+        """Put a service over the one that it extends, where that stands in this file."""
+        base = service.get("extends")
+        name = base.text or base.get("service").text
+        other = self.services.get(name) if name and not base.get("file").is_text else None
+        if other is None or not other.is_mapping or other is service or depth > _MAX_EXTENDS:
+            return service
+        other = self.extended(other, depth + 1)
+        whole = Node({}, service.line, service.file)
+        whole.fields.update({**other.fields, **service.fields})
+        whole.key_lines = {**other.key_lines, **service.key_lines}
+        return whole
+
+    def text(self, node: Node) -> str:
+        return interpolated(node.raw, self.lookup, self.context.marks)
+
+    def word(self, node: Node) -> Word:
+        return self.context.word(node, self.text(node))
+
+    def number(self, node: Node) -> int | None:
+        text = self.context.marks.restored(self.text(node)).strip()
+        return int(text) if text.isdigit() and len(text) < 9 else None  # noqa: PLR2004
+
+    def words(self, node: Node) -> list[Word]:
+        if node.is_list:
+            return [self.word(item) for item in node.items if isinstance(item.value, str)]
+        if not node.is_text:
+            return []
+        text = self.text(node)
+        return split_words(text, node.lines(text), self.context.marks)
+
+    def environment(self, service: Node) -> dict[str, Word]:
+        env: dict[str, Word] = {}
+        files = service.get("env_file")
+        for each in files.items or ([files] if files.is_text else []):
+            path = each.text or each.get("path").text
+            for key, text in read_env_file(self.context.folder.read(path) or "").items():
+                env[key] = Word(text, each.line)
+        given = service.get("environment")
+        for key, node in given.fields.items():
+            env[key] = self.word(node) if node.is_text else self.passed(key, node)
+        for item in given.items:
+            key, equals, _ = item.raw.partition("=")
+            if equals:
+                value = interpolated(item.raw[len(key) + 1 :], self.lookup, self.context.marks)
+                env[key] = self.context.word(item, value)
+            elif key:
+                env[key] = self.passed(key, item)
+        return env
+
+    def passed(self, name: str, node: Node) -> Word:
+        """Return a variable that is taken from where Compose runs."""
+        known = self.lookup(name)
+        if known is not None:
+            return Word(known, node.line, (name,))
+        return Word(f"${name}", node.line, (), (name,))
+
+    def devices(self, service: Node, findings: list[Finding]) -> GpuRequest:
+        """Return the devices that a service reserves."""
+        reserved = service.get("deploy", "resources", "reservations", "devices")
+        for device in (*reserved.items, *service.get("gpus").items):
+            driver = device.get("driver").text
+            kinds = " ".join(item.text for item in device.get("capabilities").items)
+            if "gpu" not in kinds and driver not in ("nvidia", "amd", "cdi"):
+                if not device.get("count").is_text:
+                    continue
+            ids = [
+                self.context.marks.restored(self.text(i)) for i in device.get("device_ids").items
+            ]
+            line = device.line
+            if ids:
+                visible = tuple(part for text in ids for part in text.split(","))
+                every = any(part.endswith("=all") for part in visible)
+                if every:
+                    return GpuRequest(every=True, resource="device_ids", line=line)
+                return GpuRequest(
+                    devices=len(visible), resource="device_ids", visible=visible, line=line
+                )
+            count = device.get("count")
+            if not count.is_text:
+                return GpuRequest(every=True, resource="devices", line=line)
+            text = self.context.marks.restored(self.text(count))
+            request = of_count(Node(text, count.line, count.file, "'"), "count", findings)
+            return request
+        gpus = service.get("gpus")
+        if gpus.is_text:
+            return of_gpus_option(self.word(gpus))
+        for device in service.get("devices").items:
+            text = self.context.marks.restored(self.text(device))
+            if text.startswith(("/dev/kfd", "/dev/dri")):
+                return GpuRequest(every=True, resource=text.split(":", 1)[0], line=device.line)
+            if "nvidia.com/gpu=" in text:
+                which = text.split("=", 1)[1]
+                if which == "all":
+                    return GpuRequest(every=True, resource="nvidia.com/gpu", line=device.line)
+                return GpuRequest(
+                    devices=1, resource="nvidia.com/gpu", visible=(which,), line=device.line
+                )
+        return GpuRequest()
+
+    def configs(self, service: Node) -> dict[str, Attached]:
+        """Return the files of `configs:` whose content stands in the file."""
+        found: dict[str, Attached] = {}
+        for each in service.get("configs").items:
+            name = each.text or each.get("source").text
+            content = self.document.get("configs", name, "content")
+            if content.is_text:
+                target = each.get("target").text or f"/{name}"
+                text = self.context.marks.restored(self.text(content))
+                found[target] = Attached(self.context.file, content.lines().at(0, 0), text)
+        return found

@@ -1,0 +1,235 @@
+"""A container of a pod: its command, environment, files and devices, as an Invocation."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+
+from kvcalc.manifests.carriers.context import Context
+from kvcalc.manifests.documents import Node
+from kvcalc.manifests.found import Attached, Finding, GpuRequest, Invocation, Word
+from kvcalc.manifests.launches import Launch, of_container
+from kvcalc.manifests.requests import of_resources, with_product, with_visible
+from kvcalc.manifests.substitution import kubelet, kubelet_script
+
+__all__ = ["blanks", "environment", "image_of_node", "of_pod", "prepared"]
+
+_FLAG_AND_VALUE = re.compile(r"(--?[A-Za-z][\w.-]*)[ \t]+(\S.*)", re.DOTALL)
+_SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|k|a)?sh")
+
+
+def of_pod(
+    pod: Node,
+    context: Context,
+    *,
+    name: str,
+    carrier: str,
+    line: int,
+    replicas: int | None = None,
+    nodes: int = 1,
+    extra: Mapping[str, Word] | None = None,
+    bare: bool = False,
+) -> list[Invocation]:
+    """Return the servers of a pod's containers; its init containers are not looked at.
+
+    Args:
+        pod: its spec.
+        context: the file.
+        name: of the resource.
+        carrier: its kind.
+        line: where it begins.
+        replicas: how many pods there are.
+        nodes: pods that one copy of the server spans.
+        extra: variables that its controller sets.
+        bare: `gpu` without a domain is a resource here.
+    """
+    read: list[tuple[Node, Launch, list[Finding], GpuRequest]] = []
+    asking: list[Node] = []
+    for container in pod.get("containers").items:
+        gpu, findings = of_resources(container.get("resources"), bare=bare)
+        if gpu.resource is not None and (gpu.devices or gpu.every or gpu.fraction):
+            asking.append(container)
+        env = {**(extra or {}), **environment(container, context)}
+        launches, words = prepared(container, context, env, likely=gpu.devices not in (None, 0))
+        for launch in launches:
+            found = [*findings, *blanks(words)]
+            read.append((container, launch, found, gpu))
+    if len(asking) > 1:
+        names = " and ".join(c.get("name").text or "one" for c in asking[:3])
+        finding = Finding(
+            "two-containers-with-gpus",
+            "warning",
+            f"{len(asking)} containers of the pod ask for devices: {names}",
+            "each gets its own; give the devices to the server's container alone",
+            asking[1].line,
+        )
+        read = [(c, launch, [*f, finding], g) for c, launch, f, g in read]
+    invocations = []
+    for container, launch, findings, gpu in read:
+        own = container.get("name").text
+        request = launch.gpu if gpu.resource is None else gpu
+        request = with_product(with_visible(request, launch.env), pod)
+        called = name or own or carrier
+        if len({id(c) for c, *_ in read}) > 1 and own:
+            called = f"{name}/{own}" if name else own
+        invocations.append(
+            Invocation(
+                name=called,
+                carrier=carrier,
+                file=context.file,
+                line=line if len(read) == 1 else container.line,
+                words=launch.words,
+                image=launch.image,
+                env=launch.env,
+                gpu=request,
+                replicas=replicas,
+                nodes=nodes,
+                attached={**_files(container, pod, context), **launch.attached},
+                findings=tuple(findings),
+            )
+        )
+    return invocations
+
+
+def prepared(
+    container: Node,
+    context: Context,
+    env: Mapping[str, Word],
+    *,
+    likely: bool,
+    before: Sequence[Word] = (),
+) -> tuple[list[Launch], list[Word]]:
+    """Return the servers that a container starts, and the words of its command.
+
+    Args:
+        container: with `command`, `args`, `image`.
+        context: the file.
+        env: its environment.
+        likely: it asks for devices.
+        before: words that its controller puts before its arguments.
+    """
+    raw = [*context.words(container.get("command")), *before, *context.words(container.get("args"))]
+    nodes = _nodes(container)
+    script = _script_at(raw)
+    words: list[Word] = []
+    for at, word in enumerate(raw):
+        if at == script:
+            words.append(word._replace(text=kubelet_script(word.text, env, context.marks)))
+        else:
+            words.append(kubelet(word, env))
+    node = nodes[script] if 0 <= script < len(nodes) and not before else None
+    launches = of_container(
+        words,
+        image_of_node(container, context),
+        env,
+        context.place,
+        lines=node.lines(words[script].text) if node is not None else None,
+        line=container.line,
+        likely=likely,
+    )
+    return launches, words if script < 0 else []
+
+
+def _nodes(container: Node) -> list[Node]:
+    found: list[Node] = []
+    for key in ("command", "args"):
+        node = container.get(key)
+        found += [i for i in node.items if isinstance(i.value, str)] if node.is_list else []
+    return found
+
+
+def _script_at(words: Sequence[Word]) -> int:
+    """Return which word is a shell's script; -1 where none is."""
+    if not words or not _SHELL.fullmatch(words[0].text):
+        return -1
+    for at, word in enumerate(words[1:], 1):
+        if not word.text.startswith(("-", "+")):
+            return at if any(re.fullmatch(r"-\w*c\w*", w.text) for w in words[1:at]) else -1
+    return -1
+
+
+def image_of_node(container: Node, context: Context) -> Word | None:
+    """Return a container's image: a text, or `{registry, repository, tag}`."""
+    image = container.get("image")
+    if image.is_text:
+        return context.word(image)
+    repository, tag = image.get("repository"), image.get("tag")
+    if not repository.is_text:
+        repository, tag = container.get("repository"), container.get("tag")
+    if not repository.is_text:
+        return None
+    text = f"{repository.raw}:{tag.raw}" if tag.is_text else repository.raw
+    return context.word(repository, text)
+
+
+def environment(container: Node, context: Context) -> dict[str, Word]:
+    """Return a container's variables; those of Secrets and of the pod itself have no value."""
+    env: dict[str, Word] = {}
+    for source in container.get("envFrom").items:
+        reference = source.get("configMapRef", "name").text
+        prefix = source.get("prefix").text
+        for key, node in context.config_maps.get(reference, {}).items():
+            env[prefix + key] = context.word(node)
+    given = container.get("env")
+    for key, node in given.fields.items():
+        env[key] = context.word(node) if node.is_text else _unknown(key, node)
+    for each in given.items:
+        key, value = each.get("name").text, each.get("value")
+        if not key:
+            continue
+        reference = each.get("valueFrom", "configMapKeyRef")
+        known = context.config_maps.get(reference.get("name").text, {})
+        if (node := known.get(reference.get("key").text)) is not None:
+            env[key] = context.word(node)
+        elif "valueFrom" in each:
+            env[key] = _unknown(key, each)
+        else:
+            env[key] = kubelet(context.word(value), env)
+    return env
+
+
+def _unknown(name: str, node: Node) -> Word:
+    return Word(f"$({name})", node.line, (), (name,))
+
+
+def blanks(words: Sequence[Word]) -> list[Finding]:
+    """Return what is wrong with items that hold a flag and its value: `"--dtype auto"`."""
+    found = []
+    for word in words:
+        match = _FLAG_AND_VALUE.fullmatch(word.text.strip())
+        if match is None or "=" in match[1]:
+            continue
+        finding = Finding(
+            "blank-in-word",
+            "error",
+            f"{match[1]} and its value stand in one item: the engine sees one unknown option",
+            f"write two items, {match[1]} and the value, or {match[1]}=value",
+            word.line,
+        )
+        found.append(finding)
+    return found
+
+
+def _files(container: Node, pod: Node, context: Context) -> dict[str, Attached]:
+    """Return the files of ConfigMaps of this file that a container mounts."""
+    if not context.config_maps:
+        return {}
+    volumes = {volume.get("name").text: volume for volume in pod.get("volumes").items}
+    found: dict[str, Attached] = {}
+    for mount in container.get("volumeMounts").items:
+        volume = volumes.get(mount.get("name").text)
+        path, part = mount.get("mountPath").text, mount.get("subPath").text
+        if volume is None or not path:
+            continue
+        source = volume.get("configMap")
+        data = context.config_maps.get(source.get("name").text, {})
+        renamed = {i.get("key").text: i.get("path").text for i in source.get("items").items}
+        for key, node in data.items():
+            if renamed and key not in renamed:
+                continue
+            name = renamed.get(key) or key
+            if part and name != part:
+                continue
+            found[path if part else posixpath.join(path, name)] = context.attached(node)
+    return found

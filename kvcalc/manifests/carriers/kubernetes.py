@@ -1,0 +1,167 @@
+"""Kubernetes resources: those that hold pods, whatever their kind, and those with their own rules.
+
+A kind that is not known is looked through for pods: StormService, RayCluster, Rollout, Knative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from kvcalc.manifests.carriers.containers import of_pod
+from kvcalc.manifests.carriers.context import Context
+from kvcalc.manifests.documents import Node
+from kvcalc.manifests.found import Invocation, Word
+
+__all__ = ["Pod", "name_of", "of_resource", "pods_of", "resources_of"]
+
+_INIT = {"initContainers", "ephemeralContainers"}
+
+
+class Pod(NamedTuple):
+    """A pod within a resource.
+
+    Attributes:
+        spec: of it.
+        role: the name of the part that it stands in; "" where the resource has one pod.
+        replicas: pods, groups of pods or roles, multiplied; None where nothing is said.
+        size: pods that one copy spans (`podGroupSize`).
+        path: keys from the resource to it.
+    """
+
+    spec: Node
+    role: str
+    replicas: int | None
+    size: int
+    path: tuple[str, ...]
+
+
+def resources_of(documents: list[Node]) -> Iterator[Node]:
+    """Yield the resources of a file's documents, those of a List one by one."""
+    for document in documents:
+        if document.get("kind").text.endswith("List") and document.get("items").is_list:
+            yield from document.get("items").items
+        elif document.is_list:
+            yield from document.items
+        else:
+            yield document
+
+
+def name_of(resource: Node) -> str:
+    """Return a resource's own name."""
+    metadata = resource.get("metadata")
+    return metadata.get("name").text or metadata.get("generateName").text.rstrip("-")
+
+
+def of_resource(resource: Node, context: Context) -> list[Invocation]:
+    """Return the servers of the pods that a resource holds."""
+    kind, name = resource.get("kind").text or "pod", name_of(resource)
+    special: dict[str, Callable[[Node, Context], list[Invocation]]] = {
+        "LeaderWorkerSet": of_group,
+        "RayCluster": of_ray_cluster,
+        "RayClusterFleet": of_ray_cluster,
+        "RayClusterReplicaSet": of_ray_cluster,
+        "RayJob": of_ray_cluster,
+    }
+    if kind in special:
+        return special[kind](resource, context)
+    found: list[Invocation] = []
+    pods = list(pods_of(resource))
+    for pod in pods:
+        invocations = of_pod(
+            pod.spec,
+            context,
+            name=f"{name}/{pod.role}" if pod.role and len(pods) > 1 else name or pod.role,
+            carrier=kind,
+            line=resource.line if len(pods) == 1 else pod.spec.line,
+            replicas=pod.replicas,
+            nodes=pod.size,
+        )
+        found += invocations
+    return found
+
+
+def pods_of(node: Node, replicas: int | None = None) -> Iterator[Pod]:
+    """Yield the pods within a node: mappings with a list of containers."""
+    stack: list[tuple[Node, str, int | None, int, tuple[str, ...]]] = [(node, "", replicas, 1, ())]
+    while stack:
+        at, role, copies, size, path = stack.pop()
+        if at.is_list:
+            for item in reversed(at.items):
+                stack.append((item, item.get("name").text or role, copies, size, path))
+            continue
+        containers = at.get("containers")
+        if containers.is_list and any(item.is_mapping for item in containers.items):
+            yield Pod(at, role, copies, size, path)
+            continue
+        count = at.get("replicas").number
+        count = at.get("minReplicas").number if count is None else count
+        if count is not None:
+            copies = count if copies is None else copies * count
+        size = at.get("podGroupSize").number or size
+        for key, value in reversed(at.fields.items()):
+            if key not in _INIT and not isinstance(value.value, str) and len(path) < 24:
+                inner = role if key in ("spec", "template", "podTemplate", "jobTemplate") else key
+                stack.append((value, role or inner, copies, size, (*path, key)))
+
+
+def of_group(resource: Node, context: Context) -> list[Invocation]:
+    """Return the servers of a LeaderWorkerSet: the leader's, over all pods of the group."""
+    template = resource.get("spec", "leaderWorkerTemplate")
+    size = template.get("size").number or 1
+    leader = template.get("leaderTemplate", "spec")
+    worker = template.get("workerTemplate", "spec")
+    extra = {
+        "LWS_GROUP_SIZE": Word(str(size), template.get("size").line),
+        "LWS_WORKER_INDEX": Word("0", template.line),
+    }
+    for pod in (leader, worker):
+        found = of_pod(
+            pod,
+            context,
+            name=name_of(resource),
+            carrier="LeaderWorkerSet",
+            line=resource.line,
+            replicas=resource.get("spec", "replicas").number,
+            nodes=size,
+            extra=extra,
+        )
+        if found:
+            return _with_devices(found, worker, context)
+    return []
+
+
+def _with_devices(found: list[Invocation], worker: Node, context: Context) -> list[Invocation]:
+    """Take the workers' devices where the leader asks for none of its own."""
+    from kvcalc.manifests.requests import of_resources, with_product
+
+    if any(each.gpu.resource for each in found):
+        return found
+    for container in worker.get("containers").items:
+        gpu, _ = of_resources(container.get("resources"))
+        if gpu.resource is not None:
+            return [each._replace(gpu=with_product(gpu, worker)) for each in found]
+    return found
+
+
+def of_ray_cluster(resource: Node, context: Context) -> list[Invocation]:
+    """Return the servers of a Ray cluster: started on the head, over head and workers."""
+    heads: list[Pod] = []
+    workers: list[Pod] = []
+    for pod in pods_of(resource):
+        (workers if "workerGroupSpecs" in pod.path else heads).append(pod)
+    groups = sum(pod.replicas or 1 for pod in workers)
+    found: list[Invocation] = []
+    for pod in heads or workers:
+        found += of_pod(
+            pod.spec,
+            context,
+            name=name_of(resource),
+            carrier=resource.get("kind").text,
+            line=resource.line,
+            replicas=resource.get("spec", "replicas").number,
+            nodes=1 + groups if heads else groups,
+        )
+    if found and workers:
+        found = _with_devices(found, workers[0].spec, context)
+    return found

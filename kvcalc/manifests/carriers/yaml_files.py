@@ -1,0 +1,132 @@
+"""YAML files by what they hold: Kubernetes resources, Compose, values of charts, tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvcalc.manifests.carriers import charts, kserve, operators, serving
+from kvcalc.manifests.carriers.compose import of_compose
+from kvcalc.manifests.carriers.context import Context
+from kvcalc.manifests.carriers.kubernetes import name_of, of_resource, resources_of
+from kvcalc.manifests.carriers.kustomize import of_kustomization
+from kvcalc.manifests.documents import Node, read_documents
+from kvcalc.manifests.found import Finding, Invocation, Level
+from kvcalc.manifests.sources import Folder
+from kvcalc.manifests.templates import Templates
+
+__all__ = ["of_documents", "of_yaml"]
+
+_Reader = Callable[[Node, Context], list[Invocation]]
+
+_GROUPS = {"inference.llmkube.dev": {"InferenceService": operators.of_llmkube}}
+"""Kinds of which another API group has its own: the group decides."""
+
+_KINDS: dict[str, _Reader] = {
+    "InferenceService": kserve.of_inference_service,
+    "ServingRuntime": kserve.of_runtime,
+    "ClusterServingRuntime": kserve.of_runtime,
+    "LLMInferenceService": kserve.of_llm_inference_service,
+    "LLMInferenceServiceConfig": kserve.of_llm_inference_service,
+    "DynamoGraphDeployment": operators.of_dynamo,
+    "DynamoComponentDeployment": operators.of_dynamo,
+    "Workspace": operators.of_kaito,
+    "InferenceSet": operators.of_kaito,
+    "ModelClaim": operators.of_model_claim,
+    "RayService": serving.of_ray_service,
+}
+
+
+def of_yaml(
+    text: str, file: str, folder: Folder, marks: Templates, first: int = 1
+) -> list[Invocation]:
+    """Return the servers that a YAML or JSON text starts.
+
+    Args:
+        text: it, with marks for templates.
+        file: as messages name it.
+        folder: the files beside it.
+        marks: what the marks stand for; takes further ones.
+        first: the line of the file that it begins on.
+
+    Raises:
+        InputError: as `read_documents`; of a script in it, as `of_script`.
+    """
+    context = Context(file, folder, marks)
+    documents = read_documents(text, file, marks, first)
+    found = of_documents(documents, context)
+    if found and documents[0].duplicates:
+        findings = tuple(_duplicate(*each, found[0]) for each in documents[0].duplicates[:20])
+        found[0] = found[0]._replace(findings=(*found[0].findings, *findings))
+    return found
+
+
+def _duplicate(key: str, line: int, first: int, owner: Invocation) -> Finding:
+    """Return the finding of a key that stands twice."""
+    level: Level = "warning" if "values" in owner.carrier else "error"
+    message = f"{key} stands twice, first on line {first}: the last one counts, or it is refused"
+    return Finding("duplicate-key", level, message, "remove one of the two", line)
+
+
+def of_documents(documents: list[Node], context: Context) -> list[Invocation]:
+    """Return the servers of a file's documents."""
+    context.documents = list(resources_of(documents))
+    for each in context.documents:
+        if each.get("kind").text == "ConfigMap":
+            context.config_maps[name_of(each)] = each.get("data").fields
+    found: list[Invocation] = []
+    for each in context.documents:
+        reader = _reader(each)
+        if reader is not None:
+            found += reader(each, context)
+    return found
+
+
+def _reader(node: Node) -> _Reader | None:
+    """Return what reads a document; None for what starts no server."""
+    kind = node.get("kind").text
+    if kind:
+        group = node.get("apiVersion").text.partition("/")[0]
+        if kind == "Kustomization":
+            return of_kustomization
+        if kind == "Model" and group == "kubeai.org":
+            return operators.of_kubeai
+        if kind in _GROUPS.get(group, {}):
+            return _GROUPS[group][kind]
+        if kind in ("ConfigMap", "Secret"):
+            return None
+        return _KINDS.get(kind, of_resource)
+    if not node.is_mapping:
+        return None
+    return _by_keys(node)
+
+
+def _by_keys(node: Node) -> _Reader | None:
+    services = node.get("services")
+    models = node.get("models")
+    if services.is_mapping and any(
+        key in service
+        for service in services.fields.values()
+        for key in ("image", "build", "command", "extends")
+    ):
+        return of_compose
+    if node.get("servingEngineSpec").is_mapping:
+        return charts.of_production_stack
+    if node.get("modelArtifacts").is_mapping:
+        return charts.of_modelservice
+    if node.get("catalog").is_mapping:
+        return operators.of_kubeai_catalog
+    if node.get("inference").is_mapping and (
+        node.get("modelParameters").is_mapping or node.get("inference", "modelServer").is_mapping
+    ):
+        return charts.of_ai_on_eks
+    if "serveConfigV2" in node:
+        return serving.of_ray_service
+    if node.get("applications").is_list:
+        return serving.of_ray_serve
+    if node.get("run").is_text and ("resources" in node or "envs" in node or "setup" in node):
+        return serving.of_sky_pilot
+    if models.is_mapping and any("cmd" in model for model in models.fields.values()):
+        return serving.of_llama_swap
+    if node.get("resources").is_list and "kind" not in node:
+        return of_kustomization
+    return charts.of_other_values

@@ -1,0 +1,144 @@
+"""`docker run [OPTIONS] IMAGE [COMMAND]`, and podman's and nerdctl's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from kvcalc.manifests.found import GpuRequest, Word
+from kvcalc.manifests.requests import of_gpus_option, with_visible
+from kvcalc.manifests.substitution import read_env_file
+
+__all__ = ["Run", "docker_run"]
+
+_BOOLEANS = {
+    *("--rm", "--detach", "--interactive", "--tty", "--init", "--privileged", "--read-only"),
+    *("--publish-all", "--no-healthcheck", "--oom-kill-disable", "--sig-proxy", "--replace"),
+    *("--disable-content-trust", "--quiet", "--tls-verify", "--rmi", "--no-hosts", "--env-host"),
+}
+_SHORT_BOOLEANS = re.compile(r"-[ditPq]+")
+_SHORT_VALUES = "aecfhlmpuvw"
+_VERBS = {"run", "create"}
+
+
+class Run(NamedTuple):
+    """A container that a command starts.
+
+    Attributes:
+        image: of it.
+        words: its entry point where one is given, and what follows the image.
+        env: what it sees.
+        gpu: what it asks for.
+        name: that it is given; "" without.
+        asks: whether it asks for devices.
+    """
+
+    image: Word
+    words: tuple[Word, ...]
+    env: Mapping[str, Word]
+    gpu: GpuRequest
+    name: str
+    asks: bool
+
+
+def docker_run(
+    words: Sequence[Word],
+    outer: Mapping[str, Word],
+    beside: Callable[[str], str | None] | None,
+) -> Run | None:
+    """Return the container that the words after `docker` start; None where they start none.
+
+    Args:
+        words: `run`, options, image, command.
+        outer: what the command itself sees: `-e NAME` takes it from there.
+        beside: reads a file beside (`--env-file`).
+    """
+    at = 0
+    while at < len(words) and words[at].text not in _VERBS:
+        if at > 6 or words[at].text in ("build", "compose", "pull", "exec", "logs", "stop", "rm"):
+            return None
+        at += 1
+    options: list[tuple[str, Word]] = []
+    at += 1
+    while at < len(words) and _is_option(words, at):
+        name, value, at = _option(words, at)
+        options.append((name, value))
+    if at >= len(words):
+        return None
+    image, rest = words[at], tuple(words[at + 1 :])
+    env: dict[str, Word] = {}
+    gpu, name, entry = GpuRequest(), "", ()
+    for option, value in options:
+        match option:
+            case "-e" | "--env":
+                _environment(env, value, outer)
+            case "--env-file" if beside is not None:
+                for key, text in read_env_file(beside(value.text) or "").items():
+                    env[key] = Word(text, value.line)
+            case "--gpus":
+                gpu = of_gpus_option(value)
+            case "--device" if gpu.resource is None:
+                gpu = _device(value)
+            case "--name":
+                name = value.text
+            case "--entrypoint":
+                entry = (value,) if value.text else ()
+            case _:
+                pass
+    asks = gpu.resource is not None or any(o == "--runtime" for o, _ in options)
+    return Run(image, (*entry, *rest), env, with_visible(gpu, env), name, asks)
+
+
+def _is_option(words: Sequence[Word], at: int) -> bool:
+    word = words[at]
+    if word.text.startswith("-"):
+        return True
+    if word.unresolved and word.text.startswith("$") and at + 1 < len(words):
+        following = words[at + 1].text  # `$OPTIONS image`, or the image itself
+        return following.startswith("-") is False and "/" in following and "=" not in following
+    return False
+
+
+def _option(words: Sequence[Word], at: int) -> tuple[str, Word, int]:
+    """Return an option's name, its value, and where the next word stands."""
+    word = words[at]
+    text = word.text
+    name, equals, given = text.partition("=")
+    if not text.startswith("-"):
+        return "", word, at + 1
+    if equals and (text.startswith("--") or len(name) == 2):
+        return name, word._replace(text=given), at + 1
+    if text in _BOOLEANS or _SHORT_BOOLEANS.fullmatch(text):
+        return text, word._replace(text=""), at + 1
+    if not text.startswith("--") and len(text) > 2:
+        if text[1] in _SHORT_VALUES:
+            return text[:2], word._replace(text=text[2:]), at + 1
+        last = f"-{text[-1]}"  # -itp 8000:8000
+        return last, words[at + 1] if at + 1 < len(words) else word, at + 2
+    if at + 1 < len(words):
+        return text, words[at + 1], at + 2
+    return text, word._replace(text=""), at + 1
+
+
+def _environment(env: dict[str, Word], value: Word, outer: Mapping[str, Word]) -> None:
+    key, equals, text = value.text.partition("=")
+    if equals:
+        env[key] = value._replace(text=text)
+    elif key in outer:
+        env[key] = outer[key]
+    else:
+        env[key] = Word(f"${key}", value.line, (), (key,))
+
+
+def _device(value: Word) -> GpuRequest:
+    """Return what `--device` asks for: CDI names, or AMD's device files."""
+    text = value.text
+    if "nvidia.com/gpu=" in text:
+        which = text.split("=", 1)[1]
+        if which == "all":
+            return GpuRequest(every=True, resource="nvidia.com/gpu", line=value.line)
+        return GpuRequest(devices=1, resource="nvidia.com/gpu", visible=(which,), line=value.line)
+    if text.startswith(("/dev/kfd", "/dev/dri")):
+        return GpuRequest(every=True, resource=text.split(":", 1)[0], line=value.line)
+    return GpuRequest()

@@ -1,0 +1,221 @@
+"""One file -> the servers that it starts: which carrier it is, by what it holds, then by its name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from kvcalc.core.errors import InputError, printable
+from kvcalc.manifests.carriers.dockerfile import of_dockerfile
+from kvcalc.manifests.carriers.markdown import blocks
+from kvcalc.manifests.carriers.modelfile import is_modelfile, of_modelfile
+from kvcalc.manifests.carriers.scripts import MENTIONS, of_shell
+from kvcalc.manifests.carriers.units import is_unit, of_unit
+from kvcalc.manifests.found import Attached, Invocation
+from kvcalc.manifests.launches import Place
+from kvcalc.manifests.sources import Folder, decoded
+from kvcalc.manifests.templates import Lookup, Templates, lookup_of, marked
+
+__all__ = ["read_source"]
+
+_DOCKERFILE = re.compile(r"(?i)(^|[/.])(docker|container)file([-.][\w.-]*)?$")
+_IS_DOCKERFILE = re.compile(r"(?im)\A(?:\s*#[^\n]*\n|\s*ARG\s[^\n]*\n|\s*\n)*\s*FROM\s+\S+")
+_YAML_NAME = re.compile(r"(?i)\.(ya?ml|json|tpl|j2|tmpl|gotmpl)$|(^|/)Kustomization$")
+_SHELL_NAME = re.compile(r"(?i)\.(sh|bash|zsh|env|tftpl)$")
+_MARKDOWN = re.compile(r"(?i)\.(md|markdown|mdx|rst)$")
+_TERRAFORM = re.compile(r"(?i)\.tf$")
+_SHEBANG = re.compile(r"\A#!\s*\S*(?:sh|env\s+\w*sh)\b")
+_IS_YAML = re.compile(
+    r"\A(?:\s*#[^\n]*\n|\s*\n|\s*\{[{%#][^\n]*\n)*(?:---|[A-Za-z_.\"'\ue000][^\n]*:(?:\s|\n|$)|- |[{\[])"
+)
+_HEREDOC = re.compile(
+    r"<<[-~]?\s*[\"']?(\w+)[\"']?[^\n]*\n(.*?)^\s*\1\s*$", re.DOTALL | re.MULTILINE
+)
+_DEPTH = 3  # files that files write
+_HINT = (
+    "kvcalc reads shell scripts, Dockerfiles, Compose, Kubernetes, KServe, llm-d, Helm values, "
+    "Ray Serve, SkyPilot, llama-swap, systemd units"
+)
+
+
+def read_source(
+    name: str,
+    text: bytes | str,
+    folder: Folder | None = None,
+    *,
+    values: Mapping[str, object] | None = None,
+) -> list[Invocation]:
+    """Return the servers that a file starts, at least one.
+
+    Args:
+        name: as messages name it; `-` for stdin.
+        text: what it holds.
+        folder: the files beside it: `.env`, `values.yaml`, patches, scripts that it sources.
+        values: Helm values for its templates, in place of those beside it.
+
+    Raises:
+        InputError: it is no text, too large, broken (with the line), or starts no server.
+    """
+    whole = decoded(text, name)
+    reader = _Reader(name, folder or Folder(), values)
+    try:
+        found = reader.read(whole, name, 1, 0)
+    except RecursionError:
+        raise InputError(
+            "nested too deep", hint="is it a deployment?", where=printable(name)
+        ) from None
+    if not found:
+        raise InputError("starts no server that kvcalc knows", hint=_HINT, where=printable(name))
+    return _named(reader.finished(found))
+
+
+class _Reader:
+    def __init__(self, file: str, folder: Folder, values: Mapping[str, object] | None) -> None:
+        self.file = file
+        self.folder = folder
+        self.values = values
+        self.marks = Templates()
+
+    @property
+    def place(self) -> Place:
+        return Place(self.file, self.folder.read)
+
+    def read(self, text: str, name: str, first: int, depth: int) -> list[Invocation]:
+        """Return the servers of a file, or of one that a file writes."""
+        if depth > _DEPTH:
+            return []
+        base = os.path.basename(name)
+        if _MARKDOWN.search(base):
+            return self.markdown(text, depth)
+        if _TERRAFORM.search(base):
+            return self.heredocs(text, depth)
+        text = self.marked(text)
+        if is_unit(text):
+            called = base.rsplit(".", 1)[0] or "unit"
+            return of_unit(text, called, self.place, self.marks, first)
+        docker = _DOCKERFILE.search(base) is not None
+        if (docker or _IS_DOCKERFILE.match(text)) and not _YAML_NAME.search(base):
+            if is_modelfile(text) and not re.search(r"(?im)^\s*(CMD|ENTRYPOINT|RUN)\s", text):
+                return of_modelfile(text, self.place)
+            return of_dockerfile(text, self.place, self.marks)
+        if _SHEBANG.match(text) or _SHELL_NAME.search(base):
+            return self.shell(text, first, depth)
+        if _YAML_NAME.search(base) or _IS_YAML.match(text):
+            return self.yaml(text, first)
+        if not MENTIONS.search(text):
+            return []
+        return self.shell(text, first, depth)
+
+    def yaml(self, text: str, first: int) -> list[Invocation]:
+        from kvcalc.manifests.carriers.yaml_files import of_yaml
+
+        return of_yaml(text, self.file, self.folder, self.marks, first)
+
+    def shell(self, text: str, first: int, depth: int) -> list[Invocation]:
+        def inner(path: str, body: Attached) -> list[Invocation]:
+            return self.read(body.text, path, body.line, depth + 1)
+
+        return of_shell(text, self.place, inner, first)
+
+    def marked(self, text: str) -> str:
+        """Put marks in place of templates, with the values that stand beside."""
+        if "{{" not in text and "{%" not in text:
+            return text
+        text, templates = marked(text, self.lookup(), self.marks)
+        self.marks = templates
+        return text
+
+    def lookup(self) -> Lookup | None:
+        """Return the values for `.Values`: given, or of the chart that the file stands in."""
+        if self.values is None:
+            for name in ("values.yaml", "../values.yaml"):
+                text = self.folder.read(name)
+                if text is None:
+                    continue
+                from kvcalc.manifests.documents import read_documents
+
+                clean, templates = marked(text)
+                try:
+                    documents = read_documents(clean, name, templates)
+                except InputError:
+                    continue
+                plain = documents[0].plain() if documents else {}
+                self.values = plain if isinstance(plain, dict) else {}
+                break
+        return None if self.values is None else lookup_of(self.values)
+
+    def markdown(self, text: str, depth: int) -> list[Invocation]:
+        """Return the servers of a Markdown file's blocks; a block that is broken is passed over."""
+        found: list[Invocation] = []
+        for block in blocks(text):
+            if not MENTIONS.search(block.text) and "kind:" not in block.text:
+                continue
+            endings = {"yaml": "x.yaml", "yml": "x.yaml", "dockerfile": "Dockerfile"}
+            name = endings.get(block.language, "")
+            if block.language in ("bash", "sh", "shell", "console", "zsh", "shell-session"):
+                name = "x.sh"
+            elif not name and block.language not in ("", "text", "ini", "systemd", "json", "toml"):
+                continue
+            try:
+                found += self.read(block.text, name, block.line, depth + 1)
+            except InputError:
+                continue
+        return found
+
+    def heredocs(self, text: str, depth: int) -> list[Invocation]:
+        """Return the servers of the here-documents of a Terraform file (`user_data`)."""
+        found: list[Invocation] = []
+        for heredoc in _HEREDOC.finditer(text):
+            body = heredoc[2]
+            if MENTIONS.search(body):
+                first = text.count("\n", 0, heredoc.start(2)) + 1
+                try:
+                    found += self.read(body, "", first, depth + 1)
+                except InputError:
+                    continue
+        return found
+
+    def finished(self, found: list[Invocation]) -> list[Invocation]:
+        """Put what the marks stand for in place of them."""
+        if not self.marks:
+            return found
+        word = self.marks.finished
+        return [
+            each._replace(
+                name=self.marks.restored(each.name),
+                words=tuple(word(w) for w in each.words),
+                image=None if each.image is None else word(each.image),
+                env={self.marks.restored(key): word(value) for key, value in each.env.items()},
+                attached={
+                    self.marks.restored(path): body._replace(text=self.marks.restored(body.text))
+                    for path, body in each.attached.items()
+                },
+                gpu=each.gpu._replace(
+                    product=None if each.gpu.product is None else word(each.gpu.product),
+                    choices=tuple(word(w) for w in each.gpu.choices),
+                ),
+            )
+            for each in found
+        ]
+
+
+def _named(found: list[Invocation]) -> list[Invocation]:
+    """Give the servers of a file names that are theirs alone."""
+    counts: dict[str, int] = {}
+    for each in found:
+        counts[each.name] = counts.get(each.name, 0) + 1
+    used: dict[str, int] = {}
+    named: list[Invocation] = []
+    taken = set(counts)
+    for each in found:
+        name = each.name
+        if counts[name] > 1:
+            while True:
+                used[name] = used.get(name, 0) + 1
+                if (new := f"{name}/{used[name]}") not in taken:
+                    break
+            taken.add(new)
+            each = each._replace(name=new)
+        named.append(each)
+    return named

@@ -1,0 +1,487 @@
+"""What a script would start, found by following it without running anything.
+
+Assignments are followed; a test whose words are known decides its branch; of a test that nobody
+can decide all branches are looked into, and a variable that they leave different is known only as
+far as they agree. A loop's body is looked into once, a function's at its calls, or once where
+nothing calls it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from kvcalc.core.errors import InputError
+from kvcalc.manifests.found import Attached, Word
+from kvcalc.manifests.lines import Lines
+from kvcalc.manifests.shell.conditions import decide
+from kvcalc.manifests.shell.expansion import (
+    Segment,
+    State,
+    Value,
+    as_value,
+    as_word,
+    expand,
+    flat,
+)
+from kvcalc.manifests.shell.grammar import read_script
+from kvcalc.manifests.shell.lexer import Lexer
+from kvcalc.manifests.shell.tree import (
+    Array,
+    Assign,
+    Case,
+    Chain,
+    Command,
+    Function,
+    Group,
+    If,
+    Loop,
+    Simple,
+)
+from kvcalc.manifests.templates import MARK
+
+__all__ = ["Ran", "Script", "parse"]
+
+_MAX_STEPS = 20_000  # commands followed
+_MAX_CALLS = 8  # functions inside one another
+_MAX_SCRIPTS = 6  # scripts inside one another
+_DECLARES = {"export", "declare", "local", "readonly", "typeset"}
+_UNKNOWN_READS = {"read", "mapfile", "readarray", "getopts"}
+
+
+class Ran(NamedTuple):
+    """A command that a script would start.
+
+    Attributes:
+        words: program and arguments.
+        line: where it begins.
+        env: what it sees: exported variables, and those set for it alone.
+        stdin: a here-document.
+        variables: all that is set where it stands, exported or not.
+        branch: the conditions that it stands in, and the branch of each.
+    """
+
+    words: tuple[Word, ...]
+    line: int
+    env: Mapping[str, Word]
+    stdin: Attached | None
+    variables: Mapping[str, Word]
+    branch: tuple[tuple[int, int], ...] = ()
+
+
+class Script(NamedTuple):
+    """What a script does.
+
+    Attributes:
+        commands: what it starts, in order.
+        files: what it writes by here-documents and echo, by their paths.
+    """
+
+    commands: tuple[Ran, ...]
+    files: Mapping[str, Attached]
+
+
+def parse(
+    text: str,
+    lines: Lines | int = 1,
+    env: Mapping[str, Word] | None = None,
+    *,
+    where: str = "",
+    arguments: Sequence[Word] = (),
+    zero: Word | None = None,
+    closed: bool = False,
+    beside: Callable[[str], str | None] | None = None,
+    depth: int = 0,
+) -> Script:
+    """Return what a script starts and writes.
+
+    Args:
+        text: the script.
+        lines: the file's lines that it stands in, or the first of them.
+        env: variables that it is started with.
+        where: the file that it stands in.
+        arguments: `$1`, `$2`, ...
+        zero: `$0`.
+        closed: `env` is all that is set, so that a test of another variable finds it empty.
+        beside: reads a file beside it (`source .env`); None where there is none.
+        depth: how many scripts it stands in.
+
+    Raises:
+        InputError: with the line: nothing closes a quote or brace; too large, too deep.
+    """
+    if depth > _MAX_SCRIPTS:
+        return Script((), {})
+    lines = Lines(lines) if isinstance(lines, int) else lines
+    state = State()
+    for name, word in (env or {}).items():
+        state.values[name] = as_value(word)
+        state.exported.add(name)
+    state.arguments = tuple(as_value(word) for word in arguments)
+    state.zero = None if zero is None else as_value(zero)
+    state.closed = closed
+    runner = _Runner(where, beside, depth)
+    state.substitute = lambda inner: runner.substituted(inner, state)
+    runner.run(read_script(text, lines, where, depth), state)
+    runner.uncalled(state)
+    return Script(tuple(runner.found), runner.files)
+
+
+class _Runner:
+    def __init__(self, where: str, beside: Callable[[str], str | None] | None, depth: int) -> None:
+        self.where = where
+        self.beside = beside
+        self.depth = depth
+        self.found: list[Ran] = []
+        self.files: dict[str, Attached] = {}
+        self.functions: dict[str, tuple[Command, ...]] = {}
+        self.called: set[str] = set()
+        self.calls = 0
+        self.steps = 0
+        self.all_exported = False
+        self.branch: tuple[tuple[int, int], ...] = ()
+        self.conditions = 0
+
+    def run(self, commands: Sequence[Command], state: State) -> bool | None:
+        """Follow commands; return whether the last one succeeds, None where nobody knows."""
+        status: bool | None = True
+        for command in commands:
+            self.steps += 1
+            if self.steps > _MAX_STEPS:
+                return None
+            if state.ended:
+                break
+            status = self.step(command, state)
+        return status
+
+    def step(self, command: Command, state: State) -> bool | None:
+        match command:
+            case Simple():
+                return self.simple(command, state)
+            case Chain(links=links):
+                return self.chain(links, state)
+            case Group(body=body, apart=True):
+                for each in body:
+                    self.run((each,), state.copy())
+                return True
+            case Group(body=body):
+                return self.run(body, state)
+            case If(branches=branches):
+                self.condition(branches, state)
+            case Loop():
+                self.run(command.condition, state)
+                inside = state.copy()
+                inside.values.pop(command.variable, None)
+                self.run(command.body, inside)
+                inside.ended = ""
+                _merge(state, [state.copy(), inside])
+            case Case():
+                self.case(command, state)
+            case Function(name=name, body=body):
+                self.functions[name] = body
+        return True
+
+    def uncalled(self, state: State) -> None:
+        """Look once into the functions that nothing calls."""
+        for name, body in list(self.functions.items()):
+            if name not in self.called:
+                inside = state.copy()
+                inside.arguments = None
+                inside.ended = ""
+                self.run(body, inside)
+
+    def chain(self, links: tuple[tuple[str, Command], ...], state: State) -> bool | None:
+        status: bool | None = True
+        for joint, command in links:
+            wanted = {"": True, "&&": status, "||": None if status is None else not status}[joint]
+            if wanted is False:
+                continue
+            if wanted is None:
+                inside = state.copy()
+                self.run((command,), inside)
+                _merge(state, [state.copy(), inside])
+                status = None
+            else:
+                status = self.run((command,), state)
+        return status
+
+    def condition(
+        self, branches: tuple[tuple[tuple[Command, ...], tuple[Command, ...]], ...], state: State
+    ) -> None:
+        ends: list[State] = []
+        self.conditions += 1
+        outer, number = self.branch, self.conditions
+        for place, (test, body) in enumerate(branches):
+            status = self.run(test, state) if test else True
+            if status is False:
+                continue
+            inside = state.copy()
+            self.branch = (*outer, (number, place))
+            self.run(body, inside)
+            self.branch = outer
+            ends.append(inside)
+            if status is True:
+                break
+        else:
+            ends.append(state.copy())
+        _merge(state, ends)
+
+    def case(self, command: Case, state: State) -> None:
+        given = expand(command.word, state, split=False, unset_is_empty=state.closed)
+        text = flat(given[0]) if given else ""
+        if text is not None and MARK in text:
+            text = None
+        ends = [state.copy()]
+        for patterns, body in command.arms:
+            known = [flat(v) for p in patterns for v in expand(p, state, split=False)]
+            fits = text is not None and any(
+                each is not None and fnmatch.fnmatchcase(text, each) for each in known
+            )
+            if text is not None and not fits and None not in known:
+                continue
+            inside = state.copy()
+            self.run(body, inside)
+            if fits:
+                ends = [inside]
+                break
+            ends.append(inside)
+        _merge(state, ends)
+
+    def simple(self, command: Simple, state: State) -> bool | None:
+        first = command.words[0].literal if command.words else None
+        test = first in ("[", "[[", "test")
+        values = [
+            (value, raw.line)
+            for raw in command.words
+            for value in expand(
+                raw, state, split=first != "[[", unset_is_empty=test and state.closed
+            )
+            or ([()] if first == "[[" else [])
+        ]
+        words = tuple(as_word(value, line) for value, line in values)
+        program = words[0].text if words else ""
+        local: dict[str, Value] = {}
+        for assign in command.assigns:
+            self.assign(assign, state, local if words and program not in _DECLARES else None)
+        if program in _DECLARES:
+            self.declare(program, command, words, state)
+            return True
+        stdin = self.redirects(command, words, state)
+        if not words:
+            return True
+        if program in ("[", "[[", "test"):
+            return decide(words)
+        if program in ("true", ":", "false"):
+            return program != "false"
+        if program in self.functions:
+            self.call(program, [value for value, _ in values[1:]], state)
+            return True
+        if program in ("exit", "return"):
+            state.ended = program
+            return True
+        if not self.builtin(program, words, [value for value, _ in values], state):
+            state.ended = "exec" if program == "exec" and len(words) > 1 else state.ended
+            exported = state.values if self.all_exported else state.exported
+            env = {
+                name: as_word(state.values[name], 0) for name in exported if name in state.values
+            }
+            env |= {name: as_word(value, command.line) for name, value in local.items()}
+            known = {name: as_word(value, 0) for name, value in state.values.items()}
+            self.found.append(Ran(words, command.line, env, stdin, known, self.branch))
+        return True
+
+    def call(self, name: str, arguments: Sequence[Value], state: State) -> None:
+        """Follow a function's body with its arguments."""
+        self.called.add(name)
+        if self.calls >= _MAX_CALLS:
+            return
+        self.calls += 1
+        outer, state.arguments = state.arguments, tuple(arguments)
+        self.run(self.functions[name], state)
+        state.ended = "" if state.ended == "return" else state.ended
+        state.arguments = outer
+        self.calls -= 1
+
+    def assign(self, assign: Assign, state: State, local: dict[str, Value] | None) -> None:
+        """Set a variable; only for the command that follows where `local` is given."""
+        name = assign.name
+        if isinstance(assign.value, Array):
+            elements = tuple(
+                tuple(segment._replace(line=raw.line) for segment in value)
+                for raw in assign.value.words
+                for value in expand(raw, state)
+            )
+            before = state.arrays.get(name, ()) if assign.append else ()
+            state.arrays[name] = before + elements
+            state.values.pop(name, None)
+            return
+        given = expand(assign.value, state, split=False)
+        value = given[0] if given else ()
+        if assign.append and name in state.arrays:
+            first = state.arrays[name][:1]
+            state.arrays[name] = ((first[0] if first else ()) + value, *state.arrays[name][1:])
+            return
+        if assign.append:
+            value = state.values.get(name, ()) + value
+        if local is not None:
+            local[name] = value
+            return
+        state.values[name] = value
+        state.arrays.pop(name, None)
+
+    def declare(self, program: str, command: Simple, words: Sequence[Word], state: State) -> None:
+        exports = program == "export" or any(
+            w.text.startswith("-") and "x" in w.text for w in words
+        )
+        if exports:
+            state.exported.update(assign.name for assign in command.assigns)
+            state.exported.update(word.text for word in words[1:] if word.text.isidentifier())
+
+    def redirects(self, command: Simple, words: Sequence[Word], state: State) -> Attached | None:
+        """Note the file that a command writes; return the here-document that it is given."""
+        body: Attached | None = None
+        for each in command.redirects:
+            for heredoc in each.bodies:
+                text = heredoc.text
+                if not heredoc.quoted:
+                    raw = Lexer("", Lines(1), self.where, self.depth).body(text, heredoc.line)
+                    parts = expand(raw, state, split=False)
+                    text = as_word(parts[0], 0).text if parts else ""
+                body = Attached(self.where, heredoc.line, text)
+        targets = [
+            (each.operator, as_word(value, 0).text)
+            for each in command.redirects
+            if each.operator in (">", ">>", ">|", "&>") and each.target is not None
+            for value in expand(each.target, state, split=False)
+        ]
+        program = words[0].text if words else "cat"
+        program = words[1].text if program == "sudo" and len(words) > 1 else program
+        if body is not None and program == "tee":
+            targets += [(">", w.text) for w in words[1:] if w.text not in ("tee", "-a")]
+        written = body
+        if program == "echo" and written is None and targets:
+            text = " ".join(word.text for word in words[1:] if word.text not in ("-e", "-n"))
+            written = Attached(self.where, command.line, text + "\n")
+        if written is not None and program in ("cat", "tee", "echo"):
+            for operator, path in targets:
+                before = self.files.get(path) if operator == ">>" else None
+                if before is not None:
+                    written = written._replace(text=before.text + written.text, line=before.line)
+                self.files[path] = written
+        return body
+
+    def builtin(
+        self, program: str, words: Sequence[Word], values: Sequence[Value], state: State
+    ) -> bool:
+        """Follow a command that changes what is known; return whether it was one."""
+        arguments = [word.text for word in words[1:]]
+        if program == "set":
+            self.all_exported |= "-a" in arguments or "allexport" in arguments
+            if "--" in arguments:
+                state.arguments = tuple(values[arguments.index("--") + 2 :])
+        elif program == "unset":
+            for name in arguments:
+                state.values.pop(name, None)
+                state.arrays.pop(name, None)
+        elif program == "shift" and state.arguments is not None:
+            state.arguments = state.arguments[1:]
+        elif program in _UNKNOWN_READS:
+            for name in arguments:
+                state.values.pop(name, None)
+        elif program in ("source", ".") and arguments and self.beside is not None:
+            text = self.beside(arguments[0])
+            if text is not None and self.depth < _MAX_SCRIPTS:
+                self.sourced(text, arguments[0], state)
+        elif program == "eval":
+            self.nested(" ".join(arguments), words[0].line, state)
+        else:
+            return False
+        return True
+
+    def sourced(self, text: str, file: str, state: State) -> None:
+        """Take the assignments of a file that a script reads; a fault in it is not this file's."""
+        count = len(self.found)
+        self.depth += 1
+        try:
+            self.run(read_script(text, Lines(1), file, self.depth), state)
+        except InputError:
+            pass
+        self.depth -= 1
+        del self.found[count:]
+
+    def nested(self, text: str, line: int, state: State) -> None:
+        if self.depth < _MAX_SCRIPTS:
+            self.depth += 1
+            self.run(read_script(text, Lines(line), self.where, self.depth), state)
+            self.depth -= 1
+
+    def substituted(self, text: str, state: State) -> Value | None:
+        """Return what `$(command)` gives where its words alone say it: echo, printf %s, cat."""
+        text = text.strip()
+        if not re.match(r"(echo|printf|cat)\b", text) or self.depth >= _MAX_SCRIPTS:
+            return None
+        commands = read_script(text, Lines(1), self.where, self.depth + 1)
+        if len(commands) != 1 or not isinstance(command := commands[0], Simple):
+            return None
+        values = [value for raw in command.words for value in expand(raw, state)]
+        program, arguments = flat(values[0]), values[1:]
+        if program == "cat":
+            body = self.redirects(command, [Word("cat")], state)
+            if body is not None and not arguments:
+                return (Segment(body.text.rstrip("\n")),)
+            return None
+        if command.redirects:
+            return None
+        if program == "printf":
+            if len(arguments) != 2 or flat(arguments[0]) not in ("%s", "%s\\n"):  # noqa: PLR2004
+                return None
+            return arguments[1]
+        if arguments and flat(arguments[0]) in ("-n", "-e", "-ne"):
+            arguments = arguments[1:]
+        joined: list[Segment] = []
+        for value in arguments:
+            joined += [Segment(" "), *value] if joined else value
+        return tuple(joined)
+
+
+def _merge(state: State, ends: Sequence[State]) -> None:
+    """Keep of variables what the ways through a condition agree on."""
+    going = [end for end in ends if not end.ended]
+    if ends and not going:
+        state.ended = ends[0].ended
+    ends = going or ends
+    if len(ends) == 1:
+        state.values, state.arrays = ends[0].values, ends[0].arrays
+        state.exported = ends[0].exported
+        state.arguments = ends[0].arguments
+        return
+    names = {name for end in ends for name in (*end.values, *end.arrays)}
+    for name in names:
+        arrays = [end.arrays.get(name) for end in ends]
+        if any(array is not None for array in arrays):
+            common = _common([array or () for array in arrays])
+            if any(array != common for array in arrays):
+                written = f"${{{name}[@]}}"
+                common = (*common, (Segment(written, (), (name,)),))
+            state.arrays[name] = common
+            state.values.pop(name, None)
+            continue
+        values = [end.values.get(name) for end in ends]
+        if all(value == values[0] for value in values):
+            state.values[name] = values[0] or ()
+            continue
+        begin = _common([value or () for value in values])
+        blank = " " if begin else ""
+        state.values[name] = (*begin, Segment(f"{blank}${{{name}}}", (), (name,)))
+    state.exported = set().union(*(end.exported for end in ends))
+
+
+def _common(values: Sequence[tuple[object, ...]]) -> tuple:  # type: ignore[type-arg]
+    """Return what all begin with."""
+    count = 0
+    for column in zip(*values, strict=False):
+        if any(each != column[0] for each in column):
+            break
+        count += 1
+    return values[0][:count]

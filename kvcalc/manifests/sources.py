@@ -1,0 +1,188 @@
+"""Files that may start servers: found in folders, read with a limit, and the files beside them."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, NoReturn
+
+from kvcalc.core.errors import InputError, printable
+
+__all__ = ["MAX_BYTES", "Folder", "Source", "decoded", "find"]
+
+MAX_BYTES = 8 * 2**20
+"""Of one file. Deployments are a few KiB; catalogues of models reach some hundred."""
+
+_STDIN = "-"
+_SKIPPED = {"node_modules", "__pycache__", "venv", "site-packages", "dist", "build", "target"}
+_MOST_FILES = 50_000  # looked at in one walk
+_MOST_DEEP = 24
+_BESIDE = 2**20  # a .env, a values.yaml
+_ENDINGS = (
+    *(".yaml", ".yml", ".json", ".sh", ".bash", ".service", ".container", ".tf", ".tpl"),
+    *(".j2", ".dockerfile", ".containerfile", ".modelfile", ".conf"),
+)
+_NAMES = re.compile(r"(?i)^(docker|container|model)file([.-].*)?$|\.(docker|container)file$")
+_MARKERS = re.compile(
+    rb"(?i)vllm|sglang|llama-server|llama\.cpp|llama-swap|trtllm|tensorrt|text-generation|"
+    rb"lmdeploy|ollama|kserve|huggingfaceserver|llminferenceservice|llmkube|kaito|modelservice|"
+    rb"LLMConfig|llm_configs|num_ctx"
+)
+
+
+class Folder:
+    """The files beside a file: only below its folder or its parent's, only small regular ones.
+
+    Args:
+        path: of the folder; None where there is none (a command, stdin).
+        files: given files by their names, looked at first.
+    """
+
+    def __init__(self, path: str | None = None, files: Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self._files = dict(files or {})
+
+    def read(self, name: str) -> str | None:
+        """Return the text of a file beside; None where there is none that may be read."""
+        name = os.path.normpath(name.strip())
+        if name in self._files:
+            return self._files[name]
+        if self.path is None or os.path.isabs(name) or name.count("..") > 1:
+            return None
+        if ".." in name and not name.startswith(".."):
+            return None
+        path = os.path.join(self.path, name)
+        try:
+            found = os.stat(path)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _BESIDE:
+                return None
+            with open(path, "rb") as file:
+                return decoded(file.read(_BESIDE), name)
+        except (OSError, ValueError, InputError):
+            return None
+
+
+class Source(NamedTuple):
+    """A file that may start servers.
+
+    Attributes:
+        name: as messages name it; `-` for stdin.
+        text: what it holds.
+        folder: the files beside it.
+        given: it was named itself, not found in a folder: that it starts nothing is an error.
+    """
+
+    name: str
+    text: bytes
+    folder: Folder
+    given: bool = True
+
+
+def find(paths: Iterable[str], stdin: bytes | None = None) -> Iterator[Source]:
+    """Yield the files that paths name: each file, and those of a folder that may start servers.
+
+    In a folder, hidden folders, what package managers install, links, binary and large files are
+    passed over, and so are files that name no engine.
+
+    Args:
+        paths: files, folders, and `-` for stdin.
+        stdin: what `-` holds; read from the process's own where it is not given.
+
+    Raises:
+        InputError: a path is neither file nor folder, cannot be read, or is too large.
+    """
+    for path in paths:
+        if path == _STDIN:
+            text = sys.stdin.buffer.read(MAX_BYTES + 1) if stdin is None else stdin
+            _limited(len(text), path)
+            yield Source(path, text, Folder("."))
+        elif os.path.isdir(path):
+            yield from _walk(path)
+        else:
+            yield Source(path, _read(path), Folder(os.path.dirname(path) or "."))
+
+
+def decoded(text: bytes | str, where: str) -> str:
+    """Return a file's text.
+
+    Raises:
+        InputError: it is too large, or no text.
+    """
+    _limited(len(text), where)
+    if isinstance(text, str):
+        return text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if text[:2] in (b"\xff\xfe", b"\xfe\xff") and len(text) % 2 == 0:
+        encoding = "utf-16"
+    else:
+        encoding = "utf-8-sig"
+        if (at := text.find(b"\0")) >= 0:
+            _refuse_binary(where, text.count(b"\n", 0, at) + 1)
+    try:
+        return text.decode(encoding).replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        _refuse_binary(where, text.count(b"\n", 0, error.start) + 1)
+
+
+def _refuse_binary(where: str, line: int) -> NoReturn:
+    raise InputError(
+        "not text", hint="give the file that starts the server", where=f"{printable(where)}:{line}"
+    )
+
+
+def _limited(size: int, where: str) -> None:
+    if size > MAX_BYTES:
+        raise InputError(
+            f"larger than {MAX_BYTES // 2**20} MiB",
+            hint="a deployment is a few KiB; give its file alone",
+            where=printable(where),
+        )
+
+
+def _read(path: str) -> bytes:
+    shown = printable(path)
+    try:
+        found = os.stat(path)
+        if stat.S_ISREG(found.st_mode):
+            _limited(found.st_size, path)
+        with open(path, "rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        reason = (error.strerror or "cannot be read").lower()
+        hint = "give a file, a folder, or - for stdin"
+        raise InputError(reason, hint=hint, where=shown) from None
+    except ValueError:
+        raise InputError("no path", hint="it holds a zero byte", where=shown) from None
+    _limited(len(text), path)
+    return text
+
+
+def _walk(top: str) -> Iterator[Source]:
+    looked = 0
+    for folder, folders, files in os.walk(top):
+        deep = os.path.relpath(folder, top).count(os.sep) >= _MOST_DEEP
+        folders[:] = [] if deep else sorted(f for f in folders if not _passed(f))
+        for file in sorted(files):
+            looked += 1
+            if looked > _MOST_FILES:
+                hint = "name the folders that hold deployments"
+                message = f"more than {_MOST_FILES} files"
+                raise InputError(message, hint=hint, where=printable(top))
+            path = os.path.join(folder, file)
+            if not (file.lower().endswith(_ENDINGS) or _NAMES.search(file)):
+                continue
+            try:
+                found = os.lstat(path)
+                if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+                    continue
+                text = _read(path)
+            except (OSError, InputError):
+                continue
+            if _MARKERS.search(text) and b"\0" not in text[:4096]:
+                yield Source(path, text, Folder(folder), given=False)
+
+
+def _passed(folder: str) -> bool:
+    return folder.startswith(".") or folder in _SKIPPED

@@ -1,0 +1,257 @@
+"""Variables that something other than a shell puts in: the kubelet, Compose, systemd, Docker.
+
+`$(VAR)` in a container's command and args is the kubelet's, from the container's own environment;
+`${VAR:-word}` in a Compose file is Compose's, from the file `.env` beside it, and `$$` is a dollar;
+`${VAR}` in a unit is systemd's, from `Environment=`. What has a value becomes it, or a mark of it
+(see `templates`) where the value must stay known as a variable's; what has none stays as written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kvcalc.manifests.found import Word
+from kvcalc.manifests.lines import Lines
+from kvcalc.manifests.templates import MARK, Piece, Templates
+
+__all__ = ["interpolated", "kubelet", "kubelet_script", "read_env_file", "split_words"]
+
+_KUBELET = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPERATOR = re.compile(r":-|:\+|:\?|-|\+|\?")
+_ENV_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*)")
+_MAX_DEPTH = 12  # braces inside one another
+_MAX_VARIABLES = 20_000  # of one file
+_MARKED = re.compile(f"{MARK}[0-9]+\ue001")
+
+
+def kubelet(word: Word, env: Mapping[str, Word]) -> Word:
+    """Return a word of a container's command or args with `$(VAR)` put in, as the kubelet does.
+
+    Args:
+        word: as it stands.
+        env: the container's environment: a name that it does not have stays as written.
+    """
+    if "$" not in word.text:
+        return word
+    variables, unresolved = list(word.variables), list(word.unresolved)
+
+    def put(found: re.Match[str]) -> str:
+        name = found[1]
+        if name is None:
+            return "$"
+        value = env.get(name)
+        if value is None or value.unresolved:
+            unresolved.append(name)
+            return found[0]
+        variables.append(name)
+        return value.text
+
+    text = _KUBELET.sub(put, word.text)
+    return word._replace(
+        text=text,
+        variables=tuple(dict.fromkeys(variables)),
+        unresolved=tuple(dict.fromkeys(unresolved)),
+    )
+
+
+def kubelet_script(text: str, env: Mapping[str, Word], marks: Templates) -> str:
+    """Return a script with marks for `$(VAR)` of a known VAR; the rest is the shell's."""
+
+    def put(found: re.Match[str]) -> str:
+        value = env.get(found[1] or "")
+        if value is None:
+            return "$" if found[1] is None else found[0]
+        known = None if value.unresolved else marks.restored(value.text)
+        return marks.mark(Piece(found[0], found[1], known))
+
+    return _KUBELET.sub(put, text) if "$" in text else text
+
+
+class _Style(NamedTuple):
+    """How a kind of file writes variables."""
+
+    doubled: bool  # `$$` is a dollar
+    bare: bool  # `$X` as well as `${X}`
+    backslash: bool  # `\\$` is a dollar
+    empty: bool  # what has no value is empty
+
+
+_STYLES = {
+    "compose": _Style(doubled=True, bare=True, backslash=False, empty=False),
+    "dockerfile": _Style(doubled=False, bare=True, backslash=True, empty=False),
+    "systemd": _Style(doubled=True, bare=True, backslash=False, empty=False),
+    "braces": _Style(doubled=False, bare=False, backslash=False, empty=False),
+}
+
+
+def interpolated(
+    text: str, lookup: Callable[[str], str | None], marks: Templates, style: str = "compose"
+) -> str:
+    """Return a text with its variables put in.
+
+    A value of `lookup` and a variable without a value become marks; a default (`${X:-word}`) is
+    put in as it stands, for it is the file's own text.
+
+    Args:
+        text: as it stands.
+        lookup: the values that are known.
+        marks: takes what the marks stand for.
+        style: `compose`, `dockerfile`, `systemd`, or `braces` (`${X}` alone).
+    """
+    return _Interpolation(lookup, marks, _STYLES[style]).of(text, 0) if "$" in text else text
+
+
+class _Interpolation:
+    def __init__(
+        self, lookup: Callable[[str], str | None], marks: Templates, style: _Style
+    ) -> None:
+        self.lookup = lookup
+        self.marks = marks
+        self.style = style
+
+    def of(self, text: str, depth: int) -> str:
+        pieces: list[str] = []
+        at = 0
+        while (dollar := text.find("$", at)) >= 0 and len(self.marks.pieces) < _MAX_VARIABLES:
+            pieces.append(text[at:dollar])
+            after = text[dollar + 1 : dollar + 2]
+            if self.style.backslash and pieces[-1].endswith("\\"):
+                pieces[-1] = pieces[-1][:-1]
+                pieces.append("$")
+                at = dollar + 1
+            elif after == "$" and self.style.doubled:
+                pieces.append("$")
+                at = dollar + 2
+            elif after == "{" and (end := _closing(text, dollar + 1)) > 0:
+                pieces.append(self.braced(text[dollar : end + 1], depth))
+                at = end + 1
+            elif self.style.bare and (name := _NAME.match(text, dollar + 1)) is not None:
+                pieces.append(self.value(name[0], text[dollar : name.end()]))
+                at = name.end()
+            else:
+                pieces.append("$")
+                at = dollar + 1
+        pieces.append(text[at:])
+        return "".join(pieces)
+
+    def value(self, name: str, written: str) -> str:
+        return self.marks.mark(Piece(written, name, self.lookup(name)))
+
+    def braced(self, written: str, depth: int) -> str:
+        inner = written[2:-1]
+        name = _NAME.match(inner)
+        if name is None or depth > _MAX_DEPTH:
+            return self.marks.mark(Piece(written, inner[:60] or "{}", None))
+        rest = inner[name.end() :]
+        found = _OPERATOR.match(rest)
+        if not rest or found is None:
+            return (
+                self.marks.mark(Piece(written, inner[:60] if rest else name[0], None))
+                if (rest)
+                else self.value(name[0], written)
+            )
+        word, value = rest[found.end() :], self.lookup(name[0])
+        given = value is not None and (bool(value) or not found[0].startswith(":"))
+        if found[0] in (":+", "+"):
+            return self.of(word, depth + 1) if given else ""
+        if given or found[0] in (":?", "?"):
+            return self.value(name[0], written)
+        return self.of(word, depth + 1)
+
+
+def _closing(text: str, brace: int) -> int:
+    """Return where a brace that opens is closed; -1 where nothing does."""
+    level = 0
+    for found in re.compile("[{}]").finditer(text, brace, brace + 20_000):
+        level += 1 if found[0] == "{" else -1
+        if level == 0:
+            return found.start()
+    return -1
+
+
+def split_words(text: str, lines: Lines, marks: Templates, *, strict: bool = False) -> list[Word]:
+    """Split a command line at its blanks, with a shell's quotes but none of its variables.
+
+    Args:
+        text: with marks for its variables.
+        lines: the file's lines that it stands on.
+        marks: what they stand for: a value with blanks, unquoted, is several words.
+        strict: whether a quote that nothing closes is an error; its rest is one word otherwise.
+
+    Raises:
+        ValueError: as `strict` says.
+    """
+    words: list[Word] = []
+    current: list[str] = []
+    begun, quote, quoted_marks, start, breaks, first = False, "", False, 0, 0, 0
+    at, size = 0, len(text)
+    while at <= size:
+        char = text[at] if at < size else "\n"
+        if not quote and (char.isspace() or at == size):
+            if begun:
+                line = lines.at(start, first)
+                words += _parted("".join(current), line, marks, whole=not quoted_marks)
+            current, begun, quoted_marks = [], False, False
+            breaks += char == "\n"
+            at += 1
+            continue
+        if not begun:
+            begun, start, first = True, at, breaks
+        if at == size:
+            if strict:
+                raise ValueError("a quote that nothing closes")
+            quote = ""
+            continue
+        if quote:
+            if char == quote:
+                quote = ""
+            elif char == "\\" and quote == '"' and text[at + 1 : at + 2] in ('"', "\\", "$", "`"):
+                current.append(text[at + 1])
+                at += 1
+            else:
+                current.append(char)
+                quoted_marks |= char == MARK
+        elif char in "'\"":
+            quote = char
+        elif char == "\\":
+            after = text[at + 1 : at + 2]
+            at += 1
+            if after == "\n":
+                breaks += 1
+                begun = bool(current)
+            elif after:
+                current.append(after)
+        else:
+            current.append(char)
+        breaks += char == "\n"
+        at += 1
+    return words
+
+
+def _parted(text: str, line: int, marks: Templates, *, whole: bool) -> list[Word]:
+    """Return a word, or several where it is one mark of a value with blanks."""
+    if whole and _MARKED.fullmatch(text):
+        piece = marks.pieces[int(text[1:-1])] if int(text[1:-1]) < len(marks.pieces) else None
+        if piece is not None and piece.value is not None:
+            return [Word(part, line, (piece.name,)) for part in piece.value.split()]
+    return [Word(text, line)]
+
+
+def read_env_file(text: str) -> dict[str, str]:
+    """Return the variables of a `.env` file."""
+    values: dict[str, str] = {}
+    for row in text.splitlines()[:_MAX_VARIABLES]:
+        found = _ENV_LINE.fullmatch(row)
+        if found is None:
+            continue
+        value = found[2].strip()
+        if value[:1] in ("'", '"'):
+            end = value.find(value[0], 1)
+            value = value[1:end] if end > 0 else value[1:]
+        else:
+            value = re.split(r"\s+#", value, maxsplit=1)[0].strip()
+        values[found[1]] = value
+    return values
