@@ -166,7 +166,9 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         engine_version=start.version or _build(start) or found.deployment.engine_version,
         model=None if found.model is None else found.model.name,
         gpu=gpu.name if isinstance(gpu, GpuSpec) else gpu,
-        verdict=_verdict(read, failed, oom and oom.summary, agreeing, differences, told),
+        verdict=_verdict(
+            read, failed, None if oom is None else oom.summary, agreeing, differences, told
+        ),
         failure=failed,
         facts=facts,
         settings=found.named,

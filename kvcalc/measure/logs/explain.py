@@ -27,6 +27,10 @@ _NEARLY = 0.5
 """A rank whose memory is less than this part of another's is another thing than a rank."""
 
 
+_DRAFTS = ("draft ", "mtp ")
+"""How the pools of a draft's context are named."""
+
+
 class Cause(NamedTuple):
     """A cause: its name, in a sentence, and the deployment with it."""
 
@@ -78,7 +82,7 @@ def _cause(
     version_told: bool,
 ) -> tuple[Cause | None, CachePlan | None]:
     if deployment.engine not in ("vllm", "vllm-ascend", "vllm-tpu"):
-        return _of_others(facts, names), None
+        return _of_others(model, made, facts, names), None
     ranks = _of_ranks(deployment, made, facts)
     if ranks is not None:
         return ranks, None
@@ -202,10 +206,32 @@ def _single(deployment: Deployment) -> Iterator[Cause]:
             yield Cause(name, why, msgspec.structs.replace(deployment, **dict(settings)))
 
 
-def _of_others(facts: Mapping[str, Fact], names: list[str]) -> Cause | None:
-    """Name what other engines leave out of a line."""
+def _of_others(
+    model: ModelSpec, made: CachePlan, facts: Mapping[str, Fact], names: list[str]
+) -> Cause | None:
+    """Name what other engines' lines are of."""
+    if names == ["kv_buffer"] and (parts := _parts_of(made, facts["kv_buffer"])):
+        left = ", ".join(parts)
+        return Cause("draft layers", f"the lines that are here leave out the cache of: {left}")
+    drafts = sum(run.count for run in model.draft_layers)
+    if names == ["state_layers"] and facts["state_layers"].low == model.num_hidden_layers + drafts:
+        return Cause("draft layers", f"the line counts {drafts} of the file's draft layers as well")
     spread = next((n for n in names if facts[n].spread is not None), None)
     if spread is not None:
         least, most = facts[spread].spread or ("", "")
         return Cause("minimum over ranks", f"ranks logged {least} to {most}")
     return None
+
+
+def _parts_of(made: CachePlan, fact: Fact) -> tuple[str, ...]:
+    """Return the drafts' pools without which the others are as large as logged; none if not."""
+    sizes: dict[str, int] = {}
+    for rank in made.ranks:
+        for pool in rank.pools:
+            if not pool.name.endswith("state"):
+                size = pool.total_bytes(pool.units or 0)
+                sizes[pool.name] = sizes.get(pool.name, 0) + size
+    drafts = tuple(name for name in sizes if name.startswith(_DRAFTS))
+    rest = sum(size for name, size in sizes.items() if name not in drafts)
+    low, high = fact.low, fact.high
+    return drafts if low is not None and high is not None and low <= rest <= high else ()

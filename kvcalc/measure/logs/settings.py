@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Setting", "Settings", "settings_of"]
+__all__ = ["MARKS", "Setting", "Settings", "settings_of"]
 
 _LONGEST = 300  # characters of a value
 
@@ -176,6 +176,9 @@ _MARKS = (
     ("EngineConfig(", "lmdeploy"),
 )
 """What is in such a line -> the engine that prints it."""
+
+MARKS = (*(mark for mark, _ in _MARKS), "llama_model_loader", "general.name")
+"""What is in every line that lists settings."""
 
 _GGUF = re.compile(
     r"llama_model_loader: - kv[ ]{1,8}\d{1,5}:[ ]{1,60}(?P<key>[\w.-]{1,120})[ ]{1,60}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvcalc.core.logs import Fact
-from kvcalc.measure.logs.catalogue import BY_ENGINE, GATE, OOM_WORDS
+from kvcalc.measure.logs.catalogue import BY_ENGINE, OOM_WORDS, matters
 from kvcalc.measure.logs.prefixes import Stripped, strip
 from kvcalc.measure.logs.settings import Settings, settings_of
 from kvcalc.measure.logs.shapes import Reading, Shape, read
@@ -152,7 +152,7 @@ def starts_of(lines: Iterable[tuple[int, str]]) -> list[Start]:
     open_: dict[tuple[str, str], Start] = {}
     done: list[Start] = []
     for number, line in lines:
-        if not any(word in line for word in GATE):
+        if not matters(line):
             continue
         stripped = strip(line)
         engine = _take_shapes(open_, done, stripped, number)

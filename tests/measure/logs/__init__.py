@@ -1,0 +1,1 @@
+"""Start-up logs: read, predicted, explained."""
