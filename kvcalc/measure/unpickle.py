@@ -29,7 +29,7 @@ MAX_BYTES = 2**30
 MAX_DEPTH = 32
 """Containers inside one another; snapshots need six."""
 
-MAX_OBJECTS = 4_000_000
+MAX_OBJECTS = 2_000_000
 """Values that wait to be put somewhere, and containers that are built."""
 
 MAX_TEXT = 2**20
@@ -223,7 +223,11 @@ class _Machine:
         self.open.add(id(container))
 
     def _put(self, target: Any, items: list[Any]) -> None:
-        """Note what a container now holds; refuse what would make a circle or a tower."""
+        """Note what a container now holds; refuse what would make a circle or a tower.
+
+        A container is filled before it is put anywhere, itself included, so none can come to hold
+        what holds it.
+        """
         mine = id(target)
         if mine not in self.open:
             self._refuse("a container is filled that was finished before")
@@ -298,8 +302,6 @@ class _Machine:
         value = self.memo[index] if index < len(self.memo) else _MISSING
         if value is _MISSING:
             self._refuse(f"nothing is remembered at place {index:,}")
-        if type(value) in _CONTAINERS and id(value) in self.open:
-            self._refuse("a container holds itself")
         self.stack.append(value)
 
     def binget(self) -> None:
