@@ -322,17 +322,21 @@ def _transformers(
     tokens = lengths.longest
     answer = run_child("transformers", {"folder": folder, "tokens": tokens})
     found = plan(model, msgspec.structs.replace(deployment, engine="transformers"))
+    # After a prompt in one piece, as is asked: the storages that its views keep alive.
     result = _made(
         "transformers",
         found,
         answer,
-        computed=found.bytes_held(tokens),
-        told=int(answer["bytes"]),
+        computed=found.bytes_needed(tokens),
+        told=int(answer["storage_bytes"]),
         says={"rows": int(answer["bytes"]), "storages": int(answer["storage_bytes"])},
         tokens=tokens,
         storage=int(answer["storage_bytes"]),
     )
     notes = [f"the cache object is a {printable(str(answer['cache']))[:60]}"]
     if answer["storage_bytes"] != answer["bytes"]:
-        notes.append("storages are larger where rows are views of a prompt's longer tensors")
+        notes.append(
+            "rows of windows are views of the prompt's longer tensors, which they keep alive until"
+            " the next token"
+        )
     return msgspec.structs.replace(result, notes=tuple(notes))
