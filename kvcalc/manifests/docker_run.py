@@ -68,7 +68,8 @@ def docker_run(
         return None
     image, rest = words[at], tuple(words[at + 1 :])
     env: dict[str, Word] = {}
-    gpu, name, entry = GpuRequest(), "", ()
+    gpu, name = GpuRequest(), ""
+    entry: tuple[Word, ...] = ()
     for option, value in options:
         match option:
             case "-e" | "--env":

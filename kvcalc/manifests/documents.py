@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvcalc.core.errors import InputError, printable
 from kvcalc.manifests.lines import Lines
@@ -260,16 +260,15 @@ class _Builder:
         start, sequence = yaml.CollectionStartEvent, yaml.SequenceStartEvent
         end, document = yaml.CollectionEndEvent, yaml.DocumentStartEvent
         for event in self._events():
-            kind = type(event)
-            if kind is scalar:
+            if isinstance(event, scalar):
                 self._scalar(event)
-            elif issubclass(kind, start):
-                self._start(event, [] if kind is sequence else {})
-            elif issubclass(kind, end):
+            elif isinstance(event, start):
+                self._start(event, [] if isinstance(event, sequence) else {})
+            elif isinstance(event, end):
                 self._end(event)
-            elif kind is alias:
+            elif isinstance(event, alias):
                 self._alias(event)
-            elif kind is document:
+            elif isinstance(event, document):
                 self.documents += 1
                 self.anchors.clear()
                 if self.documents > _MAX_DOCUMENTS:
@@ -303,10 +302,9 @@ class _Builder:
         _refuse(self.where, line, f"not valid YAML: {_short(problem)}", hint)
 
     def _scalar(self, event: yaml.ScalarEvent) -> None:
-        mark = event.start_mark
         style = "" if event.style is None else event.style
-        node = Node(event.value, mark.line + self.first, self.file, style)
-        node.end = event.end_mark.line + self.first
+        node = Node(event.value, _row(event.start_mark) + self.first, self.file, style)
+        node.end = _row(event.end_mark) + self.first
         if event.anchor:
             self.anchors[event.anchor] = node
         holder = self.open[-1] if self.open else None
@@ -324,7 +322,7 @@ class _Builder:
             self._refuse(event, f"more than {MAX_DEPTH} levels deep", "is it a deployment?")
         if event.anchor:
             self.anchors[event.anchor] = None
-        node = Node(value, event.start_mark.line + self.first, self.file)
+        node = Node(value, _row(event.start_mark) + self.first, self.file)
         self.open.append(_Open(node, event.anchor))
 
     def _end(self, event: yaml.Event) -> None:
@@ -335,7 +333,7 @@ class _Builder:
                 if key not in node.fields:
                     node.fields[key] = each
                     node.key_lines[key] = merged.key_lines.get(key, each.line)
-        node.end = event.end_mark.line + self.first
+        node.end = _row(event.end_mark) + self.first
         if closed.anchor:
             self.anchors[closed.anchor] = node
         self._place(node, event)
@@ -351,14 +349,14 @@ class _Builder:
         if holder is not None and isinstance(holder.node.value, dict) and holder.key is None:
             if not isinstance(node.value, str):
                 self._refuse(event, "a list or mapping is used as a key", "write the key out")
-            holder.key, holder.key_line = node.value, event.start_mark.line + self.first
+            holder.key, holder.key_line = node.value, _row(event.start_mark) + self.first
             return
-        self._place(node, event)
+        self._place(node, event, node.size)
 
-    def _place(self, node: Node, event: yaml.Event) -> None:
-        """Put a value where it belongs."""
-        line = event.start_mark.line + self.first
-        self._count(1 if type(event).__name__ != "AliasEvent" else node.size, line)
+    def _place(self, node: Node, event: yaml.Event, more: int = 1) -> None:
+        """Put a value where it belongs; it counts as `more` values."""
+        line = _row(event.start_mark) + self.first
+        self._count(more, line)
         if not self.open:
             self.tops.append(node)
             return
@@ -391,7 +389,12 @@ class _Builder:
             _refuse(self.where, line, message, "write the values out, in several files")
 
     def _refuse(self, event: yaml.Event, message: str, hint: str) -> NoReturn:
-        _refuse(self.where, event.start_mark.line + self.first, message, hint)
+        _refuse(self.where, _row(event.start_mark) + self.first, message, hint)
+
+
+def _row(mark: Any) -> int:
+    """Return the row of a mark; the reader in C and the one in Python have types of their own."""
+    return 0 if mark is None else int(mark.line)
 
 
 def _refuse(where: str, line: int, message: str, hint: str) -> NoReturn:

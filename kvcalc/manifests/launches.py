@@ -126,6 +126,7 @@ def of_container(
     lines: Lines | None = None,
     line: int = 0,
     likely: bool = False,
+    closed: bool = True,
 ) -> list[Launch]:
     """Return the servers that a container starts.
 
@@ -137,21 +138,23 @@ def of_container(
         lines: of the script behind `bash -c`, if that is the last of the words.
         line: where it begins.
         likely: it asks for devices: whatever an engine's image runs there is its server.
+        closed: nothing but `env` can have set a variable of a script.
 
     Raises:
         InputError: as `of_script`.
     """
     name = None if image is None else image.text
     known = image_of(name)
-    found = _behind(tuple(words), line, env, name, place, lines, {})
+    found = _behind(tuple(words), line, env, name, place, lines, {}, closed=closed)
     if found is None:
         whole = tuple(words)
         start = start_of(whole, known.program)
         found = []
-        if start.program is not None and not start.other:
+        if not whole:
+            if known.starts or (likely and known.program):
+                found.append(Launch((), line, env, image))
+        elif start.program is not None and not start.other:
             found.append(Launch(_from_program(whole), line, {**env, **start.env}, image))
-        elif not whole and (known.starts or (likely and known.program)):
-            found.append(Launch((), line, env, image))
         elif (rest := _after_dashes(whole)) and known.program is not None:
             found.append(Launch(rest, line, env, image))
         elif likely and (known.program is not None or _names_model(whole)) and not start.other:
@@ -182,7 +185,8 @@ def _of_ran(
     words = ran.words
     if words and _base(words[0].text) in _SILENT:
         return []
-    found = _behind(words, ran.line, {**ran.variables, **ran.env}, image, place, None, files)
+    seen = {**ran.variables, **ran.env}
+    found = _behind(words, ran.line, seen, image, place, None, files, closed=False)
     if found is not None:
         return found
     if ran.stdin is not None and (
@@ -204,6 +208,8 @@ def _behind(
     place: Place,
     lines: Lines | None,
     files: Mapping[str, Attached],
+    *,
+    closed: bool,
 ) -> list[Launch] | None:
     """Return what starts behind a shell or a container's command; None where neither stands."""
     for at, word in enumerate(words[:_MOST_BEFORE]):
@@ -219,7 +225,7 @@ def _behind(
                 image=image,
                 arguments=arguments[1:],
                 zero=arguments[0] if arguments else None,
-                closed=image is not None,
+                closed=closed,
             )
             return [each._replace(attached={**files, **each.attached}) for each in inner]
         if base in _CONTAINERS and (run := docker_run(rest, env, place.beside)) is not None:

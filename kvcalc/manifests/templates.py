@@ -8,6 +8,7 @@ through YAML and shell unharmed. At the end a mark is the value that the file be
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -16,8 +17,8 @@ from kvcalc.manifests.found import Word
 
 __all__ = ["MARK", "Lookup", "Piece", "Templates", "lookup_of", "marked"]
 
-Lookup = Callable[[str], str | None]
-"""A value of a name such as `.Values.maxModelLen`; None where there is none."""
+Lookup = Callable[[str], object]
+"""A value of a name such as `.Values.maxModelLen`: text, number, list or mapping; None for none."""
 
 MARK = "\ue000"
 """The character that begins a mark."""
@@ -35,6 +36,8 @@ _STEERS = {
 }
 _KEEPS = {"quote", "squote", "toString", "int", "int64", "float64", "trim", "string", "float"}
 _NAME = re.compile(r"\$?\.?[A-Za-z_][\w.-]*|\.[A-Za-z_][\w.-]*")
+_WITH = re.compile(r"with\s+(\$?\.Values[\w.-]*|\.[A-Za-z_][\w.-]*)\s*$")
+_TO_YAML = re.compile(r"toYaml\s+(\.|\$?\.[A-Za-z_][\w.-]*)\s*(?:\||$)")
 _LITERAL = re.compile(r"""^(?:"([^"]*)"|'([^']*)'|`([^`]*)`|([-+\w./:@]+))$""")
 _CALLED = re.compile(r"^(default|d)\s*\((.*)\)$", re.DOTALL)
 _DEFAULT = re.compile(r"""^default\s+("[^"]*"|'[^']*'|`[^`]*`|\S+)(?:\s+(\S+))?$""")
@@ -107,6 +110,7 @@ def marked(
         return text, templates
     spans = _spans(text)
     pieces: list[str] = []
+    scopes: list[str] = []
     at = 0
     for number, (start, end) in enumerate(spans):
         if start < at:
@@ -114,16 +118,20 @@ def marked(
         pieces.append(text[at:start])
         inner, steering = _inner(text[start:end])
         breaks = "\n" * text.count("\n", start, end)
+        _scoped(inner, scopes)
         if text.startswith("{#", start) or inner.startswith("/*"):
             pieces.append(breaks)
         elif steering and (close := _same_line(text, spans, number)):
             written = text[start:close]
             pieces.append(templates.mark(Piece(written, _short(inner), None)))
             end = close  # noqa: PLW2901 - the span grows to the end of the condition
+            del scopes[-1:]
+        elif (tree := _as_json(inner, scopes, lookup)) is not None:
+            pieces.append(tree + breaks)
         elif steering or _alone(text, start, end):
             pieces.append(breaks)
         else:
-            name, value = _evaluated(inner, lookup)
+            name, value = _evaluated(_absolute(inner, scopes), lookup)
             pieces.append(templates.mark(Piece(text[start:end], name, value)) + breaks)
         at = end
     pieces.append(text[at:])
@@ -133,23 +141,50 @@ def marked(
 def lookup_of(values: Mapping[str, object]) -> Lookup:
     """Return a lookup of `.Values.a.b` in plain values."""
 
-    def find(name: str) -> str | None:
+    def find(name: str) -> object:
         head, _, rest = name.removeprefix("$").removeprefix(".").partition(".")
         if head != "Values" or not rest:
             return None
         value: object = values
         for key in rest.split("."):
             value = value.get(key) if isinstance(value, dict) else None
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        return str(value) if isinstance(value, str | int | float) else None
+        return value
 
     return find
 
 
+def _scoped(inner: str, scopes: list[str]) -> None:
+    """Follow `with .Values.x` and its `end`: what `.` means in between."""
+    first = re.match(r"[A-Za-z]*", inner)
+    word = first[0] if first else ""
+    if word in _STARTS:
+        given = _WITH.match(inner)
+        scopes.append(_absolute(given[1], scopes) if given else "")
+    elif word.startswith("end"):
+        del scopes[-1:]
+
+
+def _absolute(inner: str, scopes: list[str]) -> str:
+    """Return an expression with the `.x` of a `with` written out."""
+    scope = next((each for each in reversed(scopes) if each), "")
+    if not scope or ".Values" in inner:
+        return inner
+    return re.sub(r"(?<![\w.$)])\.(?=[A-Za-z_])", scope + ".", inner)
+
+
+def _as_json(inner: str, scopes: list[str], lookup: Lookup | None) -> str | None:
+    """Return what `toYaml .Values.x` gives, as JSON; None where that is not known."""
+    found = _TO_YAML.match(inner)
+    if found is None or lookup is None:
+        return None
+    name = next((each for each in reversed(scopes) if each), "") if found[1] == "." else found[1]
+    value = lookup(_absolute(name, scopes))
+    return json.dumps(value) if isinstance(value, dict | list) else None
+
+
 def _spans(text: str) -> list[tuple[int, int]]:
     """Return where the expressions stand."""
-    spans = []
+    spans: list[tuple[int, int]] = []
     at = 0
     following = {opener: text.find(opener) for opener in _OPENERS}
     while True:
@@ -219,7 +254,7 @@ def _evaluated(inner: str, lookup: Lookup | None) -> tuple[str, str | None]:
         base = base.split()[-1]
     if _NAME.fullmatch(base):
         name = base
-        known = lookup(base) if lookup else None
+        known = _text(lookup(base)) if lookup else None
         value = value if known is None else known
     for each in filters:
         if (called := _CALLED.match(each)) is not None:
@@ -232,6 +267,12 @@ def _evaluated(inner: str, lookup: Lookup | None) -> tuple[str, str | None]:
             return name, None
         value = given if value in (None, "") else value
     return name, value
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, str | int | float) else None
 
 
 def _piped(inner: str) -> list[str]:

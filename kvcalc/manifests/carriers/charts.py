@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcalc.manifests.carriers.containers import (
-    blanks,
     environment,
     image_of_node,
     of_pod,
@@ -98,7 +97,7 @@ def _stack_model(model: Node, spec: Node, context: Context) -> Invocation:
         gpu=with_visible(gpu, env),
         replicas=model.get("replicaCount").number,
         nodes=pipeline if ray else 1,
-        findings=(*findings, *blanks(extra)),
+        findings=tuple(findings),
         engine="vllm",
     )
 
@@ -194,7 +193,7 @@ def _modelservice_role(
             gpu=with_product(with_visible(gpu, env), role),
             replicas=role.get("replicas").number,
             nodes=workers,
-            findings=(*findings, *blanks(given)),
+            findings=tuple(findings),
         )
 
 
@@ -313,6 +312,6 @@ def _other_part(node: Node, name: str, context: Context) -> Invocation | None:
         env=env,
         gpu=with_product(with_visible(gpu, env), node),
         replicas=node.get("replicas").number or node.get("replicaCount").number,
-        findings=(*findings, *blanks(given)),
+        findings=tuple(findings),
         engine="ollama" if any(k.startswith("OLLAMA_") for k in env) else None,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvcalc.manifests.carriers.containers import blanks
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Attached, Finding, GpuRequest, Invocation, Word
@@ -64,7 +63,6 @@ class _Reader:
         )
         replicas = self.number(service.get("deploy", "replicas"))
         replicas = self.number(service.get("scale")) if replicas is None else replicas
-        listed = blanks([w for part in (entry, command) if part.is_list for w in self.words(part)])
         return [
             Invocation(
                 name=name if len(launches) == 1 else f"{name}/{number}",
@@ -77,7 +75,7 @@ class _Reader:
                 gpu=with_visible(launch.gpu if gpu.resource is None else gpu, launch.env),
                 replicas=replicas,
                 attached={**self.configs(service), **launch.attached},
-                findings=(*findings, *listed),
+                findings=tuple(findings),
             )
             for number, launch in enumerate(launches, 1)
         ]

@@ -13,9 +13,8 @@ from kvcalc.manifests.launches import Launch, of_container
 from kvcalc.manifests.requests import of_resources, with_product, with_visible
 from kvcalc.manifests.substitution import kubelet, kubelet_script
 
-__all__ = ["blanks", "environment", "image_of_node", "of_pod", "prepared"]
+__all__ = ["environment", "image_of_node", "of_pod", "prepared"]
 
-_FLAG_AND_VALUE = re.compile(r"(--?[A-Za-z][\w.-]*)[ \t]+(\S.*)", re.DOTALL)
 _SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|k|a)?sh")
 
 
@@ -30,6 +29,7 @@ def of_pod(
     nodes: int = 1,
     extra: Mapping[str, Word] | None = None,
     bare: bool = False,
+    closed: bool = True,
 ) -> list[Invocation]:
     """Return the servers of a pod's containers; its init containers are not looked at.
 
@@ -43,6 +43,7 @@ def of_pod(
         nodes: pods that one copy of the server spans.
         extra: variables that its controller sets.
         bare: `gpu` without a domain is a resource here.
+        closed: the pod's environment is all in the file.
     """
     read: list[tuple[Node, Launch, list[Finding], GpuRequest]] = []
     asking: list[Node] = []
@@ -51,10 +52,10 @@ def of_pod(
         if gpu.resource is not None and (gpu.devices or gpu.every or gpu.fraction):
             asking.append(container)
         env = {**(extra or {}), **environment(container, context)}
-        launches, words = prepared(container, context, env, likely=gpu.devices not in (None, 0))
+        likely = bool(gpu.devices or gpu.every or gpu.fraction)
+        launches, words = prepared(container, context, env, likely=likely, closed=closed)
         for launch in launches:
-            found = [*findings, *blanks(words)]
-            read.append((container, launch, found, gpu))
+            read.append((container, launch, findings, gpu))
     if len(asking) > 1:
         names = " and ".join(c.get("name").text or "one" for c in asking[:3])
         finding = Finding(
@@ -98,7 +99,7 @@ def prepared(
     env: Mapping[str, Word],
     *,
     likely: bool,
-    before: Sequence[Word] = (),
+    closed: bool = True,
 ) -> tuple[list[Launch], list[Word]]:
     """Return the servers that a container starts, and the words of its command.
 
@@ -107,9 +108,9 @@ def prepared(
         context: the file.
         env: its environment.
         likely: it asks for devices.
-        before: words that its controller puts before its arguments.
+        closed: its environment is all in the file.
     """
-    raw = [*context.words(container.get("command")), *before, *context.words(container.get("args"))]
+    raw = [*context.words(container.get("command")), *context.words(container.get("args"))]
     nodes = _nodes(container)
     script = _script_at(raw)
     words: list[Word] = []
@@ -118,7 +119,7 @@ def prepared(
             words.append(word._replace(text=kubelet_script(word.text, env, context.marks)))
         else:
             words.append(kubelet(word, env))
-    node = nodes[script] if 0 <= script < len(nodes) and not before else None
+    node = nodes[script] if 0 <= script < len(nodes) else None
     launches = of_container(
         words,
         image_of_node(container, context),
@@ -127,6 +128,7 @@ def prepared(
         lines=node.lines(words[script].text) if node is not None else None,
         line=container.line,
         likely=likely,
+        closed=closed,
     )
     return launches, words if script < 0 else []
 
@@ -167,9 +169,9 @@ def environment(container: Node, context: Context) -> dict[str, Word]:
     """Return a container's variables; those of Secrets and of the pod itself have no value."""
     env: dict[str, Word] = {}
     for source in container.get("envFrom").items:
-        reference = source.get("configMapRef", "name").text
+        whole = context.config_maps.get(source.get("configMapRef", "name").text, {})
         prefix = source.get("prefix").text
-        for key, node in context.config_maps.get(reference, {}).items():
+        for key, node in whole.items():
             env[prefix + key] = context.word(node)
     given = container.get("env")
     for key, node in given.fields.items():
@@ -180,8 +182,8 @@ def environment(container: Node, context: Context) -> dict[str, Word]:
             continue
         reference = each.get("valueFrom", "configMapKeyRef")
         known = context.config_maps.get(reference.get("name").text, {})
-        if (node := known.get(reference.get("key").text)) is not None:
-            env[key] = context.word(node)
+        if (kept := known.get(reference.get("key").text)) is not None:
+            env[key] = context.word(kept)
         elif "valueFrom" in each:
             env[key] = _unknown(key, each)
         else:
@@ -191,24 +193,6 @@ def environment(container: Node, context: Context) -> dict[str, Word]:
 
 def _unknown(name: str, node: Node) -> Word:
     return Word(f"$({name})", node.line, (), (name,))
-
-
-def blanks(words: Sequence[Word]) -> list[Finding]:
-    """Return what is wrong with items that hold a flag and its value: `"--dtype auto"`."""
-    found = []
-    for word in words:
-        match = _FLAG_AND_VALUE.fullmatch(word.text.strip())
-        if match is None or "=" in match[1]:
-            continue
-        finding = Finding(
-            "blank-in-word",
-            "error",
-            f"{match[1]} and its value stand in one item: the engine sees one unknown option",
-            f"write two items, {match[1]} and the value, or {match[1]}=value",
-            word.line,
-        )
-        found.append(finding)
-    return found
 
 
 def _files(container: Node, pod: Node, context: Context) -> dict[str, Attached]:

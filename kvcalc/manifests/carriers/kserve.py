@@ -2,20 +2,20 @@
 
 A model of an InferenceService runs in the container of its runtime: one of the same file, or the
 Hugging Face server that KServe brings. An LLMInferenceService starts vLLM with flags from its
-`parallelism`, its container's args, and VLLM_ADDITIONAL_ARGS, a string split as a shell would.
+`parallelism` and its container's args; VLLM_ADDITIONAL_ARGS is read with the command.
 """
 
 from __future__ import annotations
 
 import re
 
-from kvcalc.manifests.carriers.containers import blanks, environment, of_pod, prepared
+from kvcalc.manifests.carriers.containers import environment, of_pod, prepared
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.carriers.kubernetes import name_of
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import GpuRequest, Invocation, Word
 from kvcalc.manifests.requests import of_resources, with_product, with_visible
-from kvcalc.manifests.substitution import kubelet, split_words
+from kvcalc.manifests.substitution import kubelet
 
 __all__ = ["of_inference_service", "of_llm_inference_service", "of_runtime"]
 
@@ -82,7 +82,7 @@ def of_inference_service(resource: Node, context: Context) -> list[Invocation]:
             gpu=with_product(with_visible(gpu, env), predictor),
             replicas=replicas,
             nodes=nodes,
-            findings=(*findings, *blanks(args)),
+            findings=tuple(findings),
         )
     ]
 
@@ -134,6 +134,7 @@ def of_runtime(resource: Node, context: Context) -> list[Invocation]:
         line=resource.line,
         nodes=worker.get("pipelineParallelSize").number or 1,
         extra=extra,
+        closed=False,  # the service that uses it adds to its environment
     )
 
 
@@ -170,11 +171,6 @@ def _llm(part: Node, spec: Node, name: str, resource: Node, context: Context) ->
     gpu, findings = of_resources(container.get("resources"))
     if gpu.resource is None:
         gpu = _claimed(resource)
-    more = env.get("VLLM_ADDITIONAL_ARGS")
-    if more is not None and not more.unresolved:
-        node = _value_node(container, "VLLM_ADDITIONAL_ARGS")
-        lines = node.lines()
-        words += split_words(more.text, lines, context.marks)
     nodes = 1
     data, local = parallelism.get("data").number, parallelism.get("dataLocal").number
     if part.get("worker").is_mapping and data and local:
@@ -193,7 +189,7 @@ def _llm(part: Node, spec: Node, name: str, resource: Node, context: Context) ->
         gpu=with_product(with_visible(gpu, env), pod),
         replicas=part.get("replicas").number,
         nodes=nodes,
-        findings=(*findings, *blanks(given)),
+        findings=tuple(findings),
         engine="vllm",
     )
 
@@ -204,13 +200,6 @@ def _main(pod: Node) -> Node:
         if container.get("name").text == "main":
             return container
     return containers[0] if containers else pod
-
-
-def _value_node(container: Node, name: str) -> Node:
-    for each in container.get("env").items:
-        if each.get("name").text == name:
-            return each.get("value")
-    return container
 
 
 def _claimed(resource: Node) -> GpuRequest:

@@ -41,7 +41,7 @@ def resources_of(documents: list[Node]) -> Iterator[Node]:
     for document in documents:
         if document.get("kind").text.endswith("List") and document.get("items").is_list:
             yield from document.get("items").items
-        elif document.is_list:
+        elif document.is_list and any("kind" in item for item in document.items):
             yield from document.items
         else:
             yield document

@@ -24,18 +24,10 @@ def of_kustomization(node: Node, context: Context) -> list[Invocation]:
 
     Files that are not beside it (remote bases) are passed over.
     """
-    resources = _resources(node, context, "", 0)
-    found: list[Invocation] = []
-    for each in resources:
-        if each.get("kind").text == "ConfigMap":
-            context.config_maps[name_of(each)] = each.get("data").fields
-    from kvcalc.manifests.carriers.yaml_files import of_documents  # noqa: PLC0415 - they nest
+    from kvcalc.manifests.carriers.yaml_files import of_documents
 
     inner = Context(context.file, context.folder, context.marks)
-    inner.config_maps = context.config_maps
-    for each in of_documents(resources, inner):
-        found.append(each)
-    return found
+    return of_documents(_resources(node, context, "", 0), inner)
 
 
 def _resources(node: Node, context: Context, base: str, depth: int) -> list[Node]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvcalc.manifests.carriers.containers import (
-    blanks,
     environment,
     image_of_node,
     of_pod,
@@ -64,15 +63,14 @@ def _kubeai(name: str, carrier: str, spec: Node, line: int, context: Context) ->
     label, _, count = profile.text.rpartition(":")
     gpu = GpuRequest()
     if label:
-        cpu = label.startswith("cpu")
-        devices = int(count) if count.isdigit() and len(count) < 6 else None  # noqa: PLR2004
-        gpu = GpuRequest(
-            devices=0 if cpu else devices,
-            resource="resourceProfile",
-            product=None if cpu else context.word(profile, label),
-            product_key="resourceProfile",
-            line=profile.line,
-        )
+        gpu = GpuRequest(line=profile.line)
+        if not label.startswith("cpu"):
+            gpu = gpu._replace(
+                devices=int(count) if count.isdigit() and len(count) < 6 else None,  # noqa: PLR2004
+                resource="resourceProfile",
+                product=context.word(profile, label),
+                product_key="resourceProfile",
+            )
     return [
         Invocation(
             name=name,
@@ -83,7 +81,6 @@ def _kubeai(name: str, carrier: str, spec: Node, line: int, context: Context) ->
             env=env,
             gpu=gpu,
             replicas=spec.get("minReplicas").number or spec.get("replicas").number,
-            findings=tuple(blanks(args)),
             engine=engine,
         )
     ]
@@ -281,7 +278,7 @@ def of_llmkube(resource: Node, context: Context) -> list[Invocation]:
             env=env,
             gpu=with_product(with_visible(gpu, env), spec),
             replicas=spec.get("replicas").number,
-            findings=(*findings, *blanks(extra)),
+            findings=tuple(findings),
             engine="vllm" if program == "vllm" else "llama.cpp",
         )
     ]

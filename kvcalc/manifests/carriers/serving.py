@@ -64,7 +64,7 @@ def _ray_model(config: Node, name: str, context: Context) -> Invocation:
     pipeline = kwargs.get("pipeline_parallel_size").number or 1
     gpu = GpuRequest(line=kind.line)
     bundles = config.get("placement_group_config", "bundles")
-    counted = [b.get("GPU").number for b in bundles.items if b.get("GPU").number is not None]
+    counted = [count for b in bundles.items if (count := b.get("GPU").number) is not None]
     if counted:
         gpu = gpu._replace(devices=sum(counted), resource="GPU", line=bundles.line)
     else:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvcalc.manifests.carriers import charts, kserve, operators, serving
+from kvcalc.manifests.carriers import charts, embedded, kserve, operators, serving
 from kvcalc.manifests.carriers.compose import of_compose
 from kvcalc.manifests.carriers.context import Context
-from kvcalc.manifests.carriers.kubernetes import name_of, of_resource, resources_of
+from kvcalc.manifests.carriers.kubernetes import name_of, of_resource, pods_of, resources_of
 from kvcalc.manifests.carriers.kustomize import of_kustomization
 from kvcalc.manifests.documents import Node, read_documents
 from kvcalc.manifests.found import Finding, Invocation, Level
@@ -94,10 +94,10 @@ def _reader(node: Node) -> _Reader | None:
             return _GROUPS[group][kind]
         if kind in ("ConfigMap", "Secret"):
             return None
-        return _KINDS.get(kind, of_resource)
-    if not node.is_mapping:
-        return None
-    return _by_keys(node)
+        return _KINDS.get(kind, _resource)
+    if node.is_list:
+        return embedded.of_texts
+    return _by_keys(node) if node.is_mapping else None
 
 
 def _by_keys(node: Node) -> _Reader | None:
@@ -129,4 +129,16 @@ def _by_keys(node: Node) -> _Reader | None:
         return serving.of_llama_swap
     if node.get("resources").is_list and "kind" not in node:
         return of_kustomization
-    return charts.of_other_values
+    if node.get("model_sets").is_list:
+        return embedded.of_catalog
+    return _other
+
+
+def _other(node: Node, context: Context) -> list[Invocation]:
+    return charts.of_other_values(node, context) or embedded.of_texts(node, context)
+
+
+def _resource(node: Node, context: Context) -> list[Invocation]:
+    return of_resource(node, context) or (
+        [] if any(pods_of(node)) else embedded.of_texts(node, context)
+    )

@@ -55,6 +55,7 @@ class State:
 
     Attributes:
         values: of variables.
+        lines: where they were set.
         arrays: of arrays.
         exported: the names that started programs see.
         arguments: `$1`, `$2`, ...; None where nobody knows them.
@@ -66,6 +67,7 @@ class State:
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}
+        self.lines: dict[str, int] = {}
         self.arrays: dict[str, tuple[Value, ...]] = {}
         self.exported: set[str] = set()
         self.arguments: tuple[Value, ...] | None = ()
@@ -78,6 +80,7 @@ class State:
         """Return one that can be changed alone."""
         other = State()
         other.values = dict(self.values)
+        other.lines = dict(self.lines)
         other.arrays = dict(self.arrays)
         other.exported = set(self.exported)
         other.arguments = self.arguments
@@ -189,7 +192,7 @@ def _add(raw: Raw, state: State, fields: _Fields, *, quoted: bool, name: str = "
 
 
 def _variable(part: Variable, state: State, fields: _Fields, *, quoted: bool) -> None:
-    if part.name in ("@", "*") or part.index in ("@", "*"):
+    if part.name in ("@", "*") or part.subscript in ("@", "*"):
         _several(part, state, fields, quoted=quoted)
         return
     value = _looked_up(part, state)
@@ -248,7 +251,7 @@ def _several(part: Variable, state: State, fields: _Fields, *, quoted: bool) -> 
     if values is None:
         fields.put(_unknown(part.written, part.name))
         return
-    if "*" in (part.name, part.index) and quoted:
+    if "*" in (part.name, part.subscript) and quoted:
         for number, value in enumerate(values):
             if number:
                 fields.put(Segment(" "))
@@ -278,9 +281,9 @@ def _looked_up(part: Variable, state: State) -> Value | None:
         return known[number] if number < len(known) else None
     array = state.arrays.get(name)
     if array is not None:
-        number = int(part.index) if re.fullmatch("[0-9]{1,4}", part.index) else 0
+        number = int(part.subscript) if re.fullmatch("[0-9]{1,4}", part.subscript) else 0
         return array[number] if number < len(array) else ()
-    if part.index:
+    if part.subscript:
         return None
     return state.values.get(name)
 

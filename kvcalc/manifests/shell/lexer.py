@@ -320,7 +320,7 @@ class Lexer:
         """Return the text of $'...', standing at its dollar."""
         start = self.at
         self.at += 2
-        pieces = []
+        pieces: list[str] = []
         while self.at < len(self.text):
             char = self.text[self.at]
             self.at += 1

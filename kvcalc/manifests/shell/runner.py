@@ -117,6 +117,7 @@ def parse(
     state = State()
     for name, word in (env or {}).items():
         state.values[name] = as_value(word)
+        state.lines[name] = word.line
         state.exported.add(name)
     state.arguments = tuple(as_value(word) for word in arguments)
     state.zero = None if zero is None else as_value(zero)
@@ -282,12 +283,13 @@ class _Runner:
             return True
         if not self.builtin(program, words, [value for value, _ in values], state):
             state.ended = "exec" if program == "exec" and len(words) > 1 else state.ended
-            exported = state.values if self.all_exported else state.exported
-            env = {
-                name: as_word(state.values[name], 0) for name in exported if name in state.values
+            lines = state.lines
+            known = {
+                name: as_word(value, lines.get(name, 0)) for name, value in state.values.items()
             }
+            exported = state.values if self.all_exported else state.exported
+            env = {name: known[name] for name in exported if name in known}
             env |= {name: as_word(value, command.line) for name, value in local.items()}
-            known = {name: as_word(value, 0) for name, value in state.values.items()}
             self.found.append(Ran(words, command.line, env, stdin, known, self.branch))
         return True
 
@@ -328,6 +330,7 @@ class _Runner:
             local[name] = value
             return
         state.values[name] = value
+        state.lines[name] = assign.value.line
         state.arrays.pop(name, None)
 
     def declare(self, program: str, command: Simple, words: Sequence[Word], state: State) -> None:
@@ -453,9 +456,12 @@ def _merge(state: State, ends: Sequence[State]) -> None:
     ends = going or ends
     if len(ends) == 1:
         state.values, state.arrays = ends[0].values, ends[0].arrays
+        state.lines = ends[0].lines
         state.exported = ends[0].exported
         state.arguments = ends[0].arguments
         return
+    for end in ends:
+        state.lines.update(end.lines)
     names = {name for end in ends for name in (*end.values, *end.arrays)}
     for name in names:
         arrays = [end.arrays.get(name) for end in ends]

@@ -39,7 +39,7 @@ class Variable(NamedTuple):
         name: of it; a digit, `@`, `*`, `#`, `?`, `$`, `!` for the special ones.
         operator: `:-`, `-`, `:+`, `+`, `:=`, `=`, `:?`, `?`, another one as it stands, or "".
         argument: what follows the operator.
-        index: `@`, `*` or another subscript of an array; "" without.
+        subscript: `@`, `*` or another subscript of an array; "" without.
         quoted: whether it stands in double quotes.
         written: as it stands.
     """
@@ -47,7 +47,7 @@ class Variable(NamedTuple):
     name: str
     operator: str
     argument: Raw | None
-    index: str
+    subscript: str
     quoted: bool
     written: str
 

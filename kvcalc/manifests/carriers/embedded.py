@@ -1,0 +1,119 @@
+"""Commands in the texts of YAML that no carrier knows: CI steps, playbooks, scenarios, catalogues."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from kvcalc.core.errors import InputError
+from kvcalc.manifests.carriers.containers import environment
+from kvcalc.manifests.carriers.context import Context
+from kvcalc.manifests.documents import Node
+from kvcalc.manifests.found import GpuRequest, Invocation, Word
+from kvcalc.manifests.launches import of_script
+from kvcalc.manifests.requests import with_visible
+
+__all__ = ["of_catalog", "of_texts"]
+
+_STARTS = re.compile(
+    r"vllm[ \t]+serve|vllm\.entrypoints|sglang\.launch_server|sglang[ \t]+serve|"
+    r"llama-server[ \t\\\n]+-|"
+    r"trtllm-serve|text-generation-launcher|lmdeploy[ \t]+serve|ollama[ \t]+serve|"
+    r"dynamo\.(?:vllm|sglang|trtllm)|(?:docker|podman)[ \t]+run"
+)
+_GENERIC = {"vllm", "spec", "common", "command", "run", "script", "steps", "jobs", "env", "args"}
+_MOST = 500  # scripts in a file
+_BACKENDS = {"vllm": "vllm", "sglang": "sglang"}
+
+
+def of_texts(document: Node, context: Context) -> list[Invocation]:
+    """Return the servers that the texts of a document start, each named by where it stands."""
+    found: list[Invocation] = []
+    stack: list[tuple[Node, str, _Around]] = [(document, "", _Around(None, GpuRequest(), 1))]
+    looked = 0
+    while stack and looked < _MOST:
+        node, name, around = stack.pop()
+        if node.is_list:
+            for item in reversed(node.items):
+                stack.append((item, item.get("name").text or name, around))
+            continue
+        if node.is_mapping:
+            around = _within(node, around)
+            for key, value in reversed(node.fields.items()):
+                inner = name if key in _GENERIC or value.is_text else key
+                stack.append((value, inner or name, around))
+            continue
+        if not _STARTS.search(node.raw):
+            continue
+        looked += 1
+        try:
+            launches, _ = of_script(node.raw, node.lines(), {}, context.place)
+        except InputError:
+            continue  # prose that mentions a command
+        for launch in launches:
+            found.append(
+                Invocation(
+                    name=name or "server",
+                    carrier="script in YAML",
+                    file=context.file,
+                    line=launch.line,
+                    words=launch.words,
+                    image=launch.image,
+                    env=launch.env,
+                    gpu=with_visible(launch.gpu if launch.gpu.resource else around.gpu, launch.env),
+                    replicas=around.replicas,
+                    nodes=around.nodes,
+                    attached=launch.attached,
+                )
+            )
+    return found
+
+
+class _Around(NamedTuple):
+    """What the mappings around a text say of its server."""
+
+    replicas: int | None
+    gpu: GpuRequest
+    nodes: int
+
+
+def _within(node: Node, around: _Around) -> _Around:
+    """Return what is known inside a mapping: its replicas, llm-d's `parallelism`."""
+    count = node.get("replicas").number
+    parallelism = node.get("parallelism")
+    around = around if count is None else around._replace(replicas=count)
+    if not parallelism.is_mapping:
+        return around
+    devices = (parallelism.get("tensor").number or 1) * (parallelism.get("dataLocal").number or 1)
+    gpu = GpuRequest(devices=devices, resource="parallelism", line=parallelism.line)
+    return around._replace(gpu=gpu, nodes=parallelism.get("workers").number or 1)
+
+
+def of_catalog(document: Node, context: Context) -> list[Invocation]:
+    """Return the servers of GPUStack's catalogue: `model_sets[].specs[]`, flags by backend."""
+    found: list[Invocation] = []
+    for model in document.get("model_sets").items:
+        for spec in model.get("specs").items:
+            backend = _BACKENDS.get(spec.get("backend").text.lower())
+            source = spec.get("huggingface_repo_id")
+            if backend is None or not source.is_text:
+                continue
+            line = spec.line
+            words = [Word("vllm", line), Word("serve", line), context.word(source)]
+            if backend == "sglang":
+                words = [Word("sglang", line), Word("serve", line), Word("--model-path", line)]
+                words.append(context.word(source))
+            env = environment(spec, context)
+            found.append(
+                Invocation(
+                    name=f"{model.get('name').text}/{spec.get('mode').text or 'standard'}",
+                    carrier="catalogue",
+                    file=context.file,
+                    line=line,
+                    words=(*words, *context.words(spec.get("backend_parameters"))),
+                    env=env,
+                    replicas=spec.get("replicas").number,
+                    engine=backend,
+                )
+            )
+    return found
