@@ -158,7 +158,7 @@ def _own(args: dict[str, _Word], sign: str = "-") -> Iterator[str]:
         flag = f"--{name.replace('_', sign)}"
         if value is True:
             yield flag
-        elif value not in (None, False):
+        elif value is not None and value is not False:  # 0 is a value: -ngl 0
             yield from (flag, str(value))
 
 
