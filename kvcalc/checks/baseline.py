@@ -61,7 +61,7 @@ def _no_better(result: Check, earlier: dict[str, Any]) -> bool:
     if result.operator is None or now is None or was is None:
         return True
     if result.operator == ">=":
-        return now >= was
+        return bool(now >= was)
     if result.operator == "<=":
-        return now <= was
+        return bool(now <= was)
     return bool(now == was)

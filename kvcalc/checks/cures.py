@@ -48,17 +48,15 @@ def cure(sized: Sized, assertion: Assertion, load: Load | None, *, flags: bool) 
         return ""
 
     def passing(change: Change) -> bool:
+        tried = sized.tried(change)
         try:
-            tried = Sized(
-                change.applied(sized.asked), copies=sized.copies, price=sized.price
-            ).figure(metric, load)
+            return tried is not None and passes(assertion, tried.expected(metric, load))
         except KvcalcError:
             return False
-        return passes(assertion, tried.value)
 
     told = []
     if metric in _SHORTER:
-        length = _longest(sized, passing)
+        length = _longest(sized, assertion, passing)
         if length is not None:
             told.append(_told(sized, of_length(sized.question, length), flags=flags))
     for group in _changes(sized, metric):
@@ -72,7 +70,7 @@ def cure(sized: Sized, assertion: Assertion, load: Load | None, *, flags: bool) 
     return "; ".join(f"{line} passes" for line in told)
 
 
-def _longest(sized: Sized, passing: Callable[[Change], bool]) -> int | None:
+def _longest(sized: Sized, assertion: Assertion, passing: Callable[[Change], bool]) -> int | None:
     """Return a shorter maximum that passes while one token more does not; None: none is found."""
     high = sized.plan.max_model_len
     low = _SURE_CONTEXT if sized.question.deployment.engine == "llama.cpp" else 1
@@ -82,10 +80,21 @@ def _longest(sized: Sized, passing: Callable[[Change], bool]) -> int | None:
 
     if low >= high or not holds(low):
         return None
-    likely = sized.low.max_model_len_that_fits  # what the plan itself says, where it was asked
-    if low < likely < high and holds(likely) and not holds(likely + 1):
-        return likely
+    for likely in _likely(sized, assertion):
+        if low < likely < high:  # a good guess halves the search more often than once
+            low, high = (likely, high) if holds(likely) else (low, likely)
     return last_that(holds, low, high)
+
+
+def _likely(sized: Sized, assertion: Assertion) -> Iterator[int]:
+    """Yield lengths near which the search is likely to end."""
+    if assertion.metric in ("fits", "may_fit", "missing_bytes"):
+        longest = sized.low.max_model_len_that_fits
+        yield from (longest, longest + 1)
+    elif assertion.metric in ("max_concurrency", "total_concurrency") and assertion.limit:
+        now = float(sized.expected(assertion.metric))
+        length = int(sized.plan.max_model_len * now / float(assertion.limit))
+        yield from (length + 64, length - 64)
 
 
 def _changes(sized: Sized, metric: str) -> Iterator[Iterator[Change]]:

@@ -288,7 +288,7 @@ class _Reader:
             value = self.value(form, given[key], places[key])
             if value is not None:
                 found[field] = Given(value, self.document.line(places[key]))
-        args = {
+        args: dict[str, Given] = {
             name: found.pop(name)
             for name in ("ctx_size", "parallel", "n_gpu_layers")
             if name in found

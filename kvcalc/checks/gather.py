@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +23,8 @@ from kvcalc.checks.targets import Target
 from kvcalc.checks.workloads import load_of
 from kvcalc.core.checks import Assertion
 from kvcalc.core.errors import InputError, KvcalcError, UsageError
-from kvcalc.manifests.found import Server
-from kvcalc.manifests.sources import MAX_BYTES, Source, decoded, find
+from kvcalc.manifests.found import Attached, Server
+from kvcalc.manifests.sources import Folder, Source, decoded, find
 from kvcalc.models.text import printable
 
 __all__ = ["Options", "gather", "read_settings"]
@@ -91,15 +91,7 @@ def gather(
     broken: list[tuple[str, KvcalcError]] = []
     context = _context(options, options.settings)
     if command:
-        from kvcalc.manifests import read_command  # as below
-
-        servers = read_command(command)
-        if not servers:
-            raise InputError(
-                "no server that kvcalc knows in this command",
-                hint="write it as you type it: kvcalc check -- vllm serve MODEL",
-            )
-        targets += [of_server(server, context) for server in servers]
+        targets += [of_server(server, context) for server in _of_command(command)]
     for path in paths:
         try:
             targets += _of_path(path, options, context, stdin)
@@ -154,23 +146,61 @@ def _context(options: Options, settings: CheckFile | None) -> Context:
 def _of_path(
     path: str, options: Options, context: Context, stdin: bytes | None
 ) -> Iterator[Target]:
-    folder = os.path.isdir(path)
-    if path == "-" and stdin is None:
-        stdin = sys.stdin.buffer.read(MAX_BYTES + 1)
     for source in find([path], stdin):
         name = source.name.lower()
         text = _text_of(source) if name == "-" or name.endswith((".yaml", ".yml")) else None
         if text is not None and is_check_file(source.name, text):
             yield from _of_check_file(source, text, options)
-            if not folder:
-                return
-    yield from (of_server(server, context) for server in _servers([path], stdin))
+        else:
+            yield from (of_server(server, context) for server in _servers(source))
 
 
-def _servers(paths: Sequence[str], stdin: bytes | None = None) -> Iterable[Server]:
-    from kvcalc.manifests import read_paths  # runs of kvcalc.yaml alone do without
+def _servers(source: Source) -> list[Server]:
+    """Return the servers that a file starts; none where it was only met in a folder.
 
-    return read_paths(paths, stdin=stdin).servers
+    Raises:
+        InputError: it was named and starts none, or it is broken.
+    """
+    from kvcalc.manifests import read_source  # runs of kvcalc.yaml alone do without
+    from kvcalc.manifests.commands import read
+
+    def beside(path: str) -> Attached | None:
+        text = source.folder.read(path)
+        return None if text is None else Attached(path, 1, text)
+
+    try:
+        found = read_source(source.name, source.text, source.folder)
+    except InputError:
+        if source.given:
+            raise
+        return []
+    return [read(invocation, beside) for invocation in found]
+
+
+def _of_command(words: Sequence[str]) -> list[Server]:
+    """Return the servers that a command starts, as it is typed in a shell.
+
+    Raises:
+        InputError: it starts none that kvcalc knows.
+    """
+    from kvcalc.manifests import read_source  # as above
+    from kvcalc.manifests.commands import read
+
+    hint = "write it as you type it: kvcalc check -- vllm serve MODEL"
+    try:
+        found = read_source("command.sh", shlex.join(words), Folder("."))
+    except InputError:
+        raise InputError("no server that kvcalc knows in this command", hint=hint) from None
+    here = Folder(".")
+
+    def beside(path: str) -> Attached | None:
+        text = here.read(path)
+        return None if text is None else Attached(path, 1, text)
+
+    return [
+        read(one._replace(name="command", file="", line=0, carrier="command"), beside)
+        for one in found
+    ]
 
 
 def _text_of(source: Source) -> str | None:
@@ -213,7 +243,7 @@ def _of_files(
     entry: Entry, file: CheckFile, context: Context, loads: tuple[Load, ...]
 ) -> Iterator[Target]:
     paths = [os.path.join(file.folder, name) for name in entry.files]
-    servers = list(_servers(paths))
+    servers = [server for source in find(paths) for server in _servers(source)]
     if entry.server is not None:
         names = [server.invocation.name for server in servers]
         servers = [s for s in servers if s.invocation.name == entry.server]

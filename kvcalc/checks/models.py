@@ -165,7 +165,9 @@ def _like(plain: str, index: Mapping[str, str]) -> Iterator[str]:
         yield plain
     yield from (key for key in index if key.rpartition("/")[2] == plain)
     sizes = _BILLIONS.findall(plain)
-    yield from (key for key in nearest(plain, index) if _BILLIONS.findall(key) == sizes)
+    yield from (
+        key for key in nearest(plain, index) if not sizes or _BILLIONS.findall(key) == sizes
+    )
 
 
 def _weights_of(short: str) -> str | None:

@@ -112,6 +112,7 @@ class _Checked:
         target = self.target
         if target.refused:
             yield self.refusal()
+            self.skip = ("it was refused", "")
         self.prepare()
         checks = list(self.assertions())
         for finding in self.findings:
@@ -196,8 +197,9 @@ class _Checked:
         level = target.levels.get("unknown-model", "error")
         status: Status = "refused" if level == "error" else _STATUS[level]
         model = target.server.model if target.server is not None else None
-        line = model.line if model is not None and model.line else target.line
         file = (model.file if model is not None else "") or target.file
+        line = model.line if model is not None and model.line else target.line
+        line = line if file else 0
         return Check(
             name=target.name,
             assertion="unknown-model",
@@ -213,7 +215,7 @@ class _Checked:
     def finding(self, finding: Finding) -> Check:
         level = self.target.levels.get(finding.code, _BY_FINDING[finding.level])
         file = finding.file or self.target.file
-        line = finding.line or self.target.line
+        line = (finding.line or self.target.line) if file else 0
         return Check(
             name=self.target.name,
             assertion=finding.code,
@@ -242,7 +244,8 @@ class _Checked:
         if assertion.line:
             return assertion
         line, file = self.place()
-        return assertion._replace(file=file or self.target.file, line=line)
+        file = file or self.target.file
+        return assertion._replace(file=file, line=line if file else 0)
 
     def checked(self, assertion: Assertion, load: Load | None) -> Check:
         name, workload = self.target.name, None if load is None else load.name

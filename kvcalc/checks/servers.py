@@ -57,11 +57,12 @@ def of_entry(
     settings = {**defaults.settings, **entry.settings}
     args = {**defaults.args, **entry.args}
     beside = {**defaults.beside, **entry.beside}
+    named = _text(beside.get("model"))
     made = Target(
         entry.name,
         file,
         entry.line,
-        model=_text(beside.get("model")),
+        model=named,
         price=_price(beside, context),
         copies=_count(beside, "replicas", 1),
         assertions=_assertions(context, entry),
@@ -70,12 +71,12 @@ def of_entry(
         figures=context.figures,
     )
     place = next((g.line for g in (beside.get("model"),) if g is not None), entry.line)
-    if made.model is None:
+    if named is None:
         hint = "write model: llama-3.1-8b"
         return made._replace(refused=True, reason="no model is named", hint=hint)
     fields = {key: given.value for key, given in settings.items()}
     try:
-        engine = known_engine(str(fields.pop("engine", _engine_for(made.model))))
+        engine = known_engine(str(fields.pop("engine", _engine_for(named))))
         card = context.card(_text(settings.get("gpu")))
         fields.pop("gpu", None)
         memory = beside.get("gpu_memory")
@@ -89,7 +90,7 @@ def of_entry(
         return _stopped(made, "bad-setting", error, made.line)
     made = made._replace(engine_version=deployment.engine_version)
     try:
-        model, kept = context.models.find(made.model)
+        model, kept = context.models.find(named)
         deployment = _with_draft(deployment, context)
     except KvcalcError as error:
         return _unknown_model(made, error)._replace(line=place)

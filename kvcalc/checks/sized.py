@@ -15,6 +15,7 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import Comparison
 from kvcalc.core.rules import Slots
 from kvcalc.sizing import Question
+from kvcalc.sizing.changes import Change
 from kvcalc.sizing.figures import alone, at_length, at_workload, figures, totals
 from kvcalc.sizing.question import Worked, work
 from kvcalc.sizing.sharing import one_of_several
@@ -51,6 +52,18 @@ class Sized:
         self.copies = copies
         self.price = price
         self._comparisons: dict[str, Comparison] = {}
+        self._tried: dict[str, Sized | None] = {}
+
+    def tried(self, change: Change) -> Sized | None:
+        """Return the same with a setting changed, worked out; None where the engine refuses it."""
+        key = f"{change.settings} {change.args} {change.quantization}"
+        if key not in self._tried:
+            made = Sized(change.applied(self.asked), copies=self.copies, price=self.price)
+            try:
+                self._tried[key] = made if made.worked is not None else None
+            except KvcalcError:
+                self._tried[key] = None
+        return self._tried[key]
 
     @cached_property
     def question(self) -> Question:
@@ -120,6 +133,12 @@ class Sized:
             read = _EXPECTED[name]
             return _between(*(read(self, each) for each in (self.middle, self.low, self.high)))
         return _PLAIN[name](self)
+
+    def expected(self, name: str, load: Load | None = None) -> Figure:
+        """Return a figure as expected, without its bounds, which cost as much again."""
+        if name in _EXPECTED:
+            return _EXPECTED[name](self, self.middle)
+        return self.figure(name, load).value
 
     def known(self) -> dict[str, Figure]:
         """Return every figure that there is without a workload, for a machine to compare."""

@@ -6,6 +6,7 @@ How they are split over ranks stands in `weight_split`, what a parameter takes i
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil, floor
 
 from kvcalc.core.attention import Mla, SlidingWindow
@@ -71,17 +72,38 @@ def weights_on_rank(
         UnsupportedError: neither bytes nor the widths to count them from are known.
     """
     ranks = _checked(tp, pp, stage, ep)._replace(sizes=sizes)
+    return _counted(_Same(model), ranks, quantization, total_bytes, drafts)
+
+
+class _Same:
+    """A model that is equal to itself alone: looking at all of it takes as long as counting it."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        self.model = model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.model is other.model
+
+
+@lru_cache(maxsize=512)  # a search asks for the same weights at every step
+def _counted(
+    same: _Same, ranks: Ranks, quantization: str | None, total_bytes: int | None, drafts: bool
+) -> Term:
+    model = same.model
     size = model.size or ModelSize()
     asked = None if quantization is None else weight_width(quantization)
     stored_as = size.weights_dtype
-    same = asked is None or (
+    kept = asked is None or (
         stored_as not in (None, UNKNOWN_FORMAT) and weight_width(stored_as) == asked
     )
-    if size.parts and same and total_bytes is None:
+    if size.parts and kept and total_bytes is None:
         return _from_tensors(model, size, ranks, drafts=drafts)
     if total_bytes is not None:
         return _from_total(model, (total_bytes, total_bytes), "as given", ranks, drafts=True)
-    if size.weights_bytes is not None and same:
+    if size.weights_bytes is not None and kept:
         error = size.weights_error_bytes or 0
         stored = max(0, size.weights_bytes - error), size.weights_bytes + error
         source = size.weights_source or "the published checkpoint"
