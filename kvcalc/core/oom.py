@@ -19,7 +19,7 @@ from kvcalc.core.units import UnitSystem
 
 __all__ = ["judge"]
 
-_CONTEXT = 2**30  # of a process's driver context and libraries, at most about this much
+_DRIVER = 2**30  # of firmware, driver contexts and libraries, at most about this much
 _FULL = 50  # a fiftieth of the card: holes smaller than that are not what fills it
 
 
@@ -122,7 +122,7 @@ def _shortfall(text: OomText) -> tuple[int, int] | None:
 def _others(text: OomText) -> int | None:
     """Return what other processes hold: as listed, else what nothing else accounts for.
 
-    Of a text that tells no process's memory, a GiB of the remainder is taken for the driver's.
+    Of a remainder, a GiB is taken for the driver's.
     """
     listed = [process.memory.bytes for process in text.processes if not process.own]
     if listed:
@@ -130,12 +130,10 @@ def _others(text: OomText) -> int | None:
     if text.capacity is None or text.free is None or text.backend == "mps":
         return None
     own = text.process or next((p.memory for p in text.processes if p.own), None)
-    if own is not None:
-        return max(0, text.capacity.bytes - text.free.bytes - own.bytes)
-    taken = reserved_bytes(text)
+    taken = reserved_bytes(text) if own is None else own.bytes
     if taken is None:
         return None
-    return max(0, text.capacity.bytes - text.free.bytes - taken - _CONTEXT)
+    return max(0, text.capacity.bytes - text.free.bytes - taken - _DRIVER)
 
 
 def _nearly_full(text: OomText) -> bool:

@@ -42,7 +42,7 @@ _ASKED = re.compile(
     r"|OOM\s+when\s+allocating\s+tensor)"
     r"|(?P<xla>Out\s+of\s+memory\s+(?:while\s+trying\s+to\s+allocate|allocating|trying\s+to"
     r"\s+allocate)\s|Attempting\s+to\s+(?:reserve|allocate)\s+[\d.]+\s*[KMGTB])"
-    r"|(?P<headroom>\d\s?[KMG]i?B\s+asked\s+with\b)"
+    r"|(?P<headroom>\d\s{0,8}[KMG]i?B\s+asked\s+with\b)"
     r"|(?P<plain>(?:CUDA|HIP|NPU|XPU|MPS)\s+(?:backend\s+)?(?:error:\s+)?out\s+of\s+memory"
     r"|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory|cudaErrorMemoryAllocation"
     r"|VK_ERROR_OUT_OF_DEVICE_MEMORY|ErrorOutOfDeviceMemory|RESOURCE_EXHAUSTED)",
