@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 
@@ -53,9 +54,10 @@ def decimal(text: str) -> float:
     0.9
     """
     text = text.strip()
-    if not _DECIMAL.fullmatch(text):
+    value = float(text) if _DECIMAL.fullmatch(text) else math.inf
+    if not math.isfinite(value):
         raise BadNumberError("write a number such as 0.9")
-    return float(text)
+    return value
 
 
 def short(text: str) -> int:

@@ -81,14 +81,28 @@ class Speller:
 
     def _unknown(self, word: Word, spelled: str) -> None:
         self._unknown_ones += 1
+        name = shown(word, spelled)
+        engine = f"{self.grammar.engine} {self.grammar.newest}"
+        self._find(
+            "unknown-flag", "warning", f"{engine} has no flag {name}", self._cure(spelled), word
+        )
+
+    def _cure(self, spelled: str) -> str:
+        """Return what to write instead of an option that there is not."""
+        for start, other in (("--enable-", "--disable-"), ("--disable-", "--enable-")):
+            opposite = other + spelled.removeprefix(start)
+            if spelled.startswith(start) and opposite in self.grammar.flags:
+                return f"leave it out: there is {opposite} alone"
         near: list[str] = []
         if self._unknown_ones <= _MOST_UNKNOWN:  # to look for near names takes time
             known = [name for name in self.grammar.flags if name.startswith("--")]
-            near = nearest(spelled, known, 1)
-        name = shown(word, spelled)
-        engine = f"{self.grammar.engine} {self.grammar.newest}"
-        cure = f"write {near[0]} if that is meant" if near else "leave it out"
-        self._find("unknown-flag", "warning", f"{engine} has no flag {name}", cure, word)
+            longer = [
+                name
+                for name in known
+                if len(spelled) >= _LEAST_LETTERS and name.startswith(spelled)
+            ]
+            near = [min(longer, key=len)] if longer else nearest(spelled, known, 1)
+        return f"write {near[0]} if that is meant" if near else "leave it out"
 
     def _still(self, gone: Gone) -> bool:
         """Whether the release that is started has an option that later ones have not."""

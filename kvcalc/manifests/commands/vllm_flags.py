@@ -167,6 +167,7 @@ GRAMMAR = Grammar(
     abbreviates=True,
     folds=True,
     dotted=True,
+    meant={"--quant": "--quantization"},
 )
 
 DYNAMO = table(

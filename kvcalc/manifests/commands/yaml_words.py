@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kvcalc.manifests.commands.flags import Flag
 from kvcalc.manifests.commands.reading import Places, Reading
@@ -21,7 +21,7 @@ def with_config(
     inline: bool,
     endings: tuple[str, ...] = (),
 ) -> list[Word]:
-    """Return words with those of --config FILE in front, over which the command wins.
+    """Return words with those of --config FILE before them, over which the command wins.
 
     Args:
         reading: takes what is wrong with the file.
@@ -44,11 +44,17 @@ def with_config(
             )
         elif equals:
             named = word._replace(text=value)
-            return [*_words(reading, named, flags, endings), *words[:at], *words[at + 1 :]]
+            return _put(words[:at], _words(reading, named, flags, endings), words[at + 1 :])
         elif at + 1 < len(words):
             named = words[at + 1]
-            return [*_words(reading, named, flags, endings), *words[:at], *words[at + 2 :]]
+            return _put(words[:at], _words(reading, named, flags, endings), words[at + 2 :])
     return list(words)
+
+
+def _put(before: Sequence[Word], read: Iterable[Word], after: Sequence[Word]) -> list[Word]:
+    """Return the words of a file in front of the command's, but after a model that leads them."""
+    first = 1 if before and not before[0].text.startswith("-") else 0
+    return [*before[:first], *read, *before[first:], *after]
 
 
 def _words(

@@ -1,0 +1,1 @@
+"""Commands of every engine, read as the engine reads them."""
