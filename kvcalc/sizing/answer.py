@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import get_args
 
 from kvcalc.core.answers import (
     At,
@@ -15,13 +15,13 @@ from kvcalc.core.answers import (
 )
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import start_up_log
-from kvcalc.sizing.figures import alone, at_length, at_workload, figures, rank_budgets, totals
+from kvcalc.sizing.figured import figured
+from kvcalc.sizing.figures import alone, at_length, at_workload, rank_budgets, totals
 from kvcalc.sizing.notes import without_effect
-from kvcalc.sizing.question import Question, Worked, work
+from kvcalc.sizing.question import End, Question, Worked, work
 from kvcalc.sizing.sharing import notes_on_sharing, one_of_several
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve import Solved, solved
-from kvcalc.sizing.solve.lengths import longest
 from kvcalc.sizing.verdict import verdict
 
 __all__ = ["answer"]
@@ -52,7 +52,7 @@ def answer(
     question, shared = one_of_several(question)
     worked = work(question)
     found = worked.plan
-    low, middle, high = _figures(question, worked)
+    low, middle, high = (figured(question, worked, end) for end in get_args(End))
     missing = 0 if low.fits else worked.missing()
     grown, period = found.growth(windows_open=False)
     needed = found.bytes_needed(found.max_model_len)
@@ -110,21 +110,6 @@ def answer(
         convention=found.convention,
         source=found.source,
     )
-
-
-def _figures(question: Question, worked: Worked) -> tuple[Figures, Figures, Figures]:
-    """Return figures with the least, the expected and the most that is left for the cache."""
-    low, middle, high = (figures(worked, b) for b in (worked.low, worked.middle, worked.high))
-    if worked.plan.split == "fixed" and worked.memory and worked.refusal is None:
-        # A cache that the settings size is there whole or not at all: shorter ones are planned.
-        low = low if low.fits else _shortened(low, longest(question, "low"))
-        middle = middle if middle.fits else _shortened(middle, longest(question, "middle"))
-        high = high if high.fits else _shortened(high, longest(question, "high"))
-    return low, middle, high
-
-
-def _shortened(found: Figures, longest_that_fits: int | None) -> Figures:
-    return msgspec.structs.replace(found, max_model_len_that_fits=longest_that_fits or 0)
 
 
 # What few questions ask for is imported when it is asked for: a plain one is answered sooner.

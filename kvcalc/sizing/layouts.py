@@ -9,6 +9,7 @@ from kvcalc.core.answers import Layout
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.model import PARTITION, stage_sizes
 from kvcalc.sizing.changes import Change, changed
+from kvcalc.sizing.figured import figured
 from kvcalc.sizing.figures import alone, figures, totals
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.sizes import OWN_SIZES
@@ -113,7 +114,7 @@ def _layout(question: Question, change: Change) -> Layout:
         done = work(asked)
         if done.refusal is not None:
             return _refused(change, done.refusal.why)
-        found = figures(done, done.middle)
+        found = figured(asked, done, "middle")
         whole = totals(done.plan, alone(asked, done.plan), asked.deployment, found)
     except KvcalcError as error:
         return _refused(change, error.message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvcalc.core.answers import Figures, Lever, RefusedLever
 from kvcalc.core.errors import KvcalcError
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.figures import figures
+from kvcalc.sizing.figured import figured
 from kvcalc.sizing.lever_changes import lever_changes
 from kvcalc.sizing.question import Question, Worked, work
 from kvcalc.sizing.sizes import sizes_of
@@ -38,7 +38,7 @@ def levers(
                 reason = RefusedLever(name=change.name, flags=change.flags, reason=done.refusal.why)
                 refused.setdefault(change.flags, reason)
                 continue
-            found = figures(done, done.middle)
+            found = figured(asked, done, "middle")
         except KvcalcError as error:
             reason = RefusedLever(name=change.name, flags=change.flags, reason=error.message)
             refused.setdefault(change.flags, reason)

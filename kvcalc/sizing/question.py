@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -29,7 +29,7 @@ from kvcalc.sizing.sharing import (
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.weights import weights_of
 
-__all__ = ["Question", "Worked", "too_many", "work"]
+__all__ = ["End", "Question", "Worked", "too_many", "work"]
 
 
 class Question(NamedTuple):
@@ -64,6 +64,10 @@ class Question(NamedTuple):
         return cdiv(self.sequences, sizes_of(self.deployment).holders)
 
 
+End = Literal["low", "middle", "high"]
+"""With which of what may be left for the cache: the least is sure, the most is possible."""
+
+
 class Worked(NamedTuple):
     """A question worked out as far as every answer needs it.
 
@@ -82,6 +86,10 @@ class Worked(NamedTuple):
     high: Budgets
     each: int
     refusal: Refusal | None
+
+    def budgets(self, end: End) -> Budgets:
+        """Bytes of the cache of each rank: least, expected, or most."""
+        return {"low": self.low, "middle": self.middle, "high": self.high}[end]
 
     def holds(self, budgets: Budgets) -> bool:
         """Whether the goal is met with caches of so many bytes."""

@@ -15,6 +15,7 @@ from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
 from kvcalc.sizing.changes import Change, changed
+from kvcalc.sizing.question import work
 from kvcalc.sizing.solve import solve
 
 _GIB = 2**30
@@ -182,3 +183,23 @@ def test_cards_without_cuda(engine: str, gpu: str) -> None:
     """No answer by rules that are those of CUDA cards."""
     with pytest.raises(UnsupportedError, match="no CUDA card"):
         answer(_question(engine, gpu=gpu))
+
+
+def test_a_cache_that_never_fits_is_not_searched_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights beyond the card leave no length to look for, and halves are tried below the least."""
+    from kvcalc.sizing.solve import searches
+
+    tried: list[Question] = []
+
+    def counted(question: Question) -> Any:
+        tried.append(question)
+        return work(question)
+
+    monkeypatch.setattr(searches, "work", counted)
+    args: dict[str, Any] = {"ctx_size": 8192}
+    question = _question("llama.cpp", model="gemma-3-27b", gpu="rtx-4090", max_model_len=None,
+                         engine_args=args)  # fmt: skip
+    assert answer(question).max_model_len_that_fits == 0
+    assert not tried
+    assert solve(question, "max-model-len").value is None
+    assert len(tried) < 25

@@ -7,8 +7,8 @@ from typing import Any
 
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.question import Question
-from kvcalc.sizing.solve.searches import End, Solved, solved, tried
+from kvcalc.sizing.question import End, Question
+from kvcalc.sizing.solve.searches import Solved, solved, tried
 
 __all__ = ["layers_on_card", "num_gpus", "tensor_ranks"]
 

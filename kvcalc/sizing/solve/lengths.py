@@ -11,9 +11,9 @@ from kvcalc.core.units import format_count
 from kvcalc.core.values import MAX_DIMENSION
 from kvcalc.engines import plan
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.question import Question
+from kvcalc.sizing.question import End, Question
 from kvcalc.sizing.sizes import sizes_of
-from kvcalc.sizing.solve.searches import End, Solved, largest, solved, tried
+from kvcalc.sizing.solve.searches import Solved, largest, solved, tried
 
 __all__ = ["longest", "longest_planned", "max_model_len", "max_num_seqs", "of_length"]
 
@@ -43,9 +43,17 @@ def max_model_len(question: Question) -> Solved:
     )
 
 
-def longest(question: Question, end: End) -> int | None:
-    """Return the longest sequences of which the goal is met, each length planned anew."""
-    most = question.model.max_position_embeddings or MAX_DIMENSION
+def longest(question: Question, end: End, below: int | None = None) -> int | None:
+    """Return the longest sequences of which the goal is met, each length planned anew.
+
+    Args:
+        question: what is asked.
+        end: with which of what may be left for the cache.
+        below: a length that does not fit; the model's own maximum bounds the search by default.
+    """
+    most = (below or 0) - 1 if below else question.model.max_position_embeddings or MAX_DIMENSION
+    if most < 1:
+        return None
     return largest(lambda n: tried(question, of_length(question, n), end), most, _fewest(question))
 
 

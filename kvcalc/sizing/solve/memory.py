@@ -10,10 +10,10 @@ from kvcalc.core.search import last_that
 from kvcalc.core.units import format_bytes
 from kvcalc.engines import plan
 from kvcalc.sizing.changes import Change, changed, share_change
-from kvcalc.sizing.question import Question, Worked, too_many
+from kvcalc.sizing.question import End, Question, Worked, too_many
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sharing import with_free
-from kvcalc.sizing.solve.searches import End, Solved, meets, smallest, solved, worked
+from kvcalc.sizing.solve.searches import Solved, meets, smallest, solved, worked
 
 __all__ = ["kv_memory", "share_of_card"]
 

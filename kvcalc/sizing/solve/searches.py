@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from kvcalc.core.answers import Solution
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.search import first_that, last_that
 from kvcalc.core.units import format_count
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.question import Question, Worked, work
+from kvcalc.sizing.question import End, Question, Worked, work
 
-__all__ = ["End", "Fits", "Solved", "largest", "meets", "smallest", "solved", "tried", "worked"]
-
-End = Literal["low", "middle", "high"]
-"""With which of what may be left for the cache: the least is sure, the most is possible."""
+__all__ = ["Fits", "Solved", "largest", "meets", "smallest", "solved", "tried", "worked"]
 
 Fits = Callable[[int], bool]
 
@@ -30,10 +27,7 @@ def worked(question: Question, change: Change) -> Worked | None:
 
 def meets(found: Worked | None, end: End) -> bool:
     """Whether the goal is met at an end of what may be left."""
-    if found is None:
-        return False
-    budgets = {"low": found.low, "middle": found.middle, "high": found.high}[end]
-    return found.holds(budgets)
+    return found is not None and found.holds(found.budgets(end))
 
 
 def tried(question: Question, change: Change, end: End) -> bool:
@@ -47,11 +41,15 @@ def largest(fits: Fits, high: int, low: int = 1) -> int | None:
     Args:
         fits: what is asked of n.
         high: the most that is tried.
-        low: where the search begins; each n below it is tried where it does not fit.
+        low: where the search begins; halves of it are tried where it does not fit.
     """
-    low = min(low, high)
-    if not fits(low):
-        return next((n for n in range(low - 1, 0, -1) if fits(n)), None)
+    low, most = min(low, high), high
+    while not fits(low):
+        low, high = low // 2, low - 1
+        if not low:
+            return None
+    if high < most:  # all that was tried above does not fit
+        return last_that(fits, low, high + 1)
     above = low + 1
     while above <= high and fits(above):
         low, above = above, above * 2

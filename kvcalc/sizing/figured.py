@@ -1,0 +1,52 @@
+"""Figures of a question at an end of what may be left for its cache."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvcalc.core.answers import Figures
+from kvcalc.core.capacity import Budgets
+from kvcalc.sizing.figures import figures
+from kvcalc.sizing.question import End, Question, Worked
+from kvcalc.sizing.sizes import sizes_of
+from kvcalc.sizing.solve.lengths import longest
+
+__all__ = ["figured"]
+
+
+def figured(question: Question, worked: Worked, end: End) -> Figures:
+    """Return the figures of a question.
+
+    A cache that the settings size is there whole or not at all: what would fit instead of it is
+    found by shorter ones, each planned anew.
+
+    Args:
+        question: what is asked.
+        worked: the same, worked out.
+        end: which of its budgets.
+    """
+    budgets = worked.budgets(end)
+    found = figures(worked, budgets)
+    by_settings = worked.plan.split == "fixed" and bool(worked.memory)
+    if found.fits or not by_settings or worked.refusal is not None:
+        return found
+    if worked.crowded is not None:
+        run = (worked.plan.places or 1) * sizes_of(question.deployment).holders
+        question = question._replace(sequences=run)
+        if worked._replace(each=worked.plan.places or 1).holds(budgets):
+            return found
+    if not _may_shorten(worked, budgets):
+        return found
+    shorter = longest(question, end, below=worked.plan.max_model_len) or 0
+    return msgspec.structs.replace(found, max_model_len_that_fits=shorter)
+
+
+def _may_shorten(worked: Worked, budgets: Budgets) -> bool:
+    """Whether a shorter maximum can help: it frees no more than what a step takes."""
+    if not isinstance(budgets, tuple):
+        return True
+    freed = (
+        sum(term.high_bytes for term in one.terms if term.name == "activation")
+        for one in worked.memory
+    )
+    return all(budget + more > 0 for budget, more in zip(budgets, freed, strict=True))
