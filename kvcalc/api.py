@@ -13,6 +13,7 @@ from kvcalc.core import compare as _compare
 from kvcalc.core import fragmentation as _fragmentation
 from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.capacity import Capacity
+from kvcalc.core.check_report import CheckReport
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError, UsageError
 from kvcalc.core.lengths import Lengths, Over
@@ -32,6 +33,7 @@ __all__ = [
     "CachePlan",
     "Capacity",
     "CapacityAnswer",
+    "CheckReport",
     "Comparison",
     "Deployment",
     "Fragmentation",
@@ -45,6 +47,7 @@ __all__ = [
     "Trace",
     "Wastes",
     "capacity",
+    "check",
     "compare",
     "fragmentation",
     "load_gpu",
@@ -306,6 +309,57 @@ def read_log(
     settings.pop("engine", None)
     given = Given(model=model, settings=settings, args=dict(args) if isinstance(args, dict) else {})
     return answered(read_start(path, given, start), given)
+
+
+def check(
+    *paths: str | os.PathLike[str],
+    command: str | Sequence[str] = (),
+    gpu: str | None = None,
+    gpu_memory: int | None = None,
+    engine_version: str | None = None,
+    models: Mapping[str, str] | None = None,
+    asserts: Mapping[str, object] | None = None,
+    sequences: int | None = None,
+    settings: str | os.PathLike[str] | None = None,
+) -> CheckReport:
+    """Check what will be deployed, as `kvcalc check` does.
+
+    One line in a test: `kvcalc.check("deploy.yaml", gpu="h100-80gb").raise_for_failures()`.
+
+    Args:
+        paths: manifests, scripts, kvcalc.yaml, folders; kvcalc.yaml in the current folder where
+            neither a path nor a command is given.
+        command: a serve command, as a text or as its words.
+        gpu: the card, whatever the files say.
+        gpu_memory: bytes of each card, instead of the card's own.
+        engine_version: whose rules, whatever the files say.
+        models: served names -> a preset, a config.json or a GGUF file.
+        asserts: assertions for every deployment: {"min_max_concurrency": 32}.
+        sequences: the goal of `fits`: so many sequences of the maximum at once.
+        settings: a kvcalc.yaml whose assertions and models hold for every path.
+
+    Raises:
+        UsageError: there is nothing to check.
+        InputError: nothing could be read, or kvcalc.yaml is broken.
+        UnknownNameError: no such assertion or GPU.
+    """
+    import shlex
+
+    from kvcalc.checks.gather import Options, gather, read_settings
+    from kvcalc.checks.run import run
+    from kvcalc.core.checks import parse_assertion
+
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    options = Options(
+        settings=None if settings is None else read_settings(os.fspath(settings)),
+        gpu=None if gpu is None else load_gpu(gpu).name,
+        gpu_memory=gpu_memory,
+        engine_version=engine_version,
+        sequences=sequences,
+        models=tuple(f"{name}={source}" for name, source in (models or {}).items()),
+        assertions=tuple(parse_assertion(n, limit) for n, limit in (asserts or {}).items()),
+    )
+    return run(gather([os.fspath(path) for path in paths], words, options), figures=True)
 
 
 def _given(value: object, kind: type[_T], name: str, hint: str) -> _T:
