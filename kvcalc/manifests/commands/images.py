@@ -41,7 +41,7 @@ _KNOWN = (
     (r"ai-dynamo/tensorrtllm-runtime", "trtllm", (), ""),
     (r"tensorrt-llm", "trtllm", (), "tag"),
     (r"sglang", "sglang", (), "tag"),
-    (r"text-generation-inference", "tgi", ("text-generation-launcher",), "tag"),
+    (r"text-generation-inference|(?:^|/)tgi(?:$|-)", "tgi", ("text-generation-launcher",), "tag"),
     (r"lmdeploy", "lmdeploy", (), "tag"),
     (r"ollama", "ollama", ("ollama",), ""),
     (r"ik[-_]llama", "llama-server", ("llama-server",), "ik_llama.cpp"),

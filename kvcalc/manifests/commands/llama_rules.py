@@ -34,15 +34,6 @@ _TWINS = {
 }
 
 
-def _repository(reading: Reading, given: Given) -> None:
-    """Set the model by a repository, which may name the quantisation behind a colon."""
-    word = given.word
-    name, colon, quant = word.text.strip().partition(":")
-    reading.named(given.written, word._replace(text=name))
-    if colon and quant and not word.unresolved:
-        reading.put("quantization", quant, "other", given.written, word)
-
-
 def _layers(name: str) -> Rule:
     def rule(reading: Reading, given: Given) -> None:
         said = given.word.text.strip().lower()
@@ -117,8 +108,7 @@ _TEXTS = (
 _SWITCHES = ("kv_unified", "swa_full", "cpu_moe", "kv_offload", "no_kv_offload", "no_kv_unified")
 
 RULES: dict[str, Rule] = {
-    **each(_MODELS, lambda _: model),
-    **each(_HUB, lambda _: _repository),
+    **each(_MODELS | _HUB, lambda _: model),
     **each(_DRAFTS, lambda _: text("draft_model", "field")),
     **each(_DRAFTED, lambda _: number("num_speculative_tokens", "field", whole, 1)),
     "spec_type": _method,

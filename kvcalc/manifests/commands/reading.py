@@ -213,8 +213,7 @@ class Reading:
         if not isinstance(value, dict):
             self._no_file(written, word, "is no mapping")
             return None
-        file = "" if found.file == self.invocation.file else found.file
-        return value, Places(file, found.line, read.line)
+        return value, Places(found.file, found.line, read.line)
 
     def _no_file(self, written: str, word: Word, what: str) -> None:
         name = word.shown if word.variables else _shown(word)

@@ -53,7 +53,7 @@ _TEXTS = (
 )
 _SWITCHES = (
     *("enable_dp_attention", "enable_hierarchical_cache", "disable_overlap_schedule"),
-    *("disable_hybrid_swa_memory", "disable_cuda_graph", "enable_deepseek_v4_fp4_indexer"),
+    *("disable_hybrid_swa_memory", "enable_deepseek_v4_fp4_indexer"),
 )
 _SHOWN = (
     *("quantization", "revision", "load_format", "served_model_name", "schedule_policy"),
@@ -78,6 +78,7 @@ _RULES: dict[str, Rule] = {
     "attention_backend": text("attention_backend", "field"),
     "dtype": text("dtype", "field", {"half": "float16", "float": "float32"}),
     "disable_radix_cache": switch("enable_prefix_caching", "field", inverted=True),
+    "disable_cuda_graph": switch("enforce_eager", "field"),
     "speculative_draft_model_path": text("draft_model", "field"),
     "speculative_draft_model": text("draft_model", "field"),
     "ep_size": _experts,

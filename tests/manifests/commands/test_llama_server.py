@@ -126,8 +126,7 @@ def test_models_of_a_hub() -> None:
     server = read_command("llama-server -hf bartowski/Qwen2.5-0.5B-Instruct-GGUF:Q4_K_M")
 
     assert server.model is not None
-    assert server.model.value == "bartowski/Qwen2.5-0.5B-Instruct-GGUF"
-    assert value(server, "quantization") == "Q4_K_M"
+    assert server.model.value == "bartowski/Qwen2.5-0.5B-Instruct-GGUF:Q4_K_M"
 
 
 def test_variables_below_the_command() -> None:

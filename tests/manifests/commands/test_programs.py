@@ -91,6 +91,7 @@ def test_programs(command: str, engine: str | None) -> None:
         ("ghcr.io/ggerganov/llama.cpp:server-rocm", "llama.cpp", None),
         ("nvcr.io/nvidia/tensorrt-llm/release:1.2.0rc1", "tensorrt-llm", "1.2.0rc1"),
         ("ghcr.io/huggingface/text-generation-inference:3.3.4", "tgi", "3.3.4"),
+        ("example.dev/optimum-tpu/tgi-tpu:latest", "tgi", None),
         ("openmmlab/lmdeploy:v0.9.1-cu12", "lmdeploy", "0.9.1"),
         ("ollama/ollama:0.12.3", "llama.cpp", None),
         ("nginx:1.27.0", None, None),

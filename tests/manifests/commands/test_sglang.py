@@ -73,6 +73,7 @@ def test_every_sizing_flag() -> None:
         ("--chunked-prefill-size -1", "chunked_prefill_size", -1),
         ("--speculative-draft-model d/e", "draft_model", "d/e"),
         ("--attn-dp-size 4", "attn_dp_size", 4),
+        ("--disable-cuda-graph", "enforce_eager", True),
     ],
 )
 def test_spellings(flag: str, name: str, read: object) -> None:
