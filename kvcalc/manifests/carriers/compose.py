@@ -149,7 +149,7 @@ class _Reader:
             ids = [
                 self.context.marks.restored(self.text(i)) for i in device.get("device_ids").items
             ]
-            line = device.line
+            line = device.get("device_ids").line if ids else device.line
             if ids:
                 visible = tuple(part for text in ids for part in text.split(","))
                 every = any(part.endswith("=all") for part in visible)
