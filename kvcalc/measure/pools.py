@@ -28,7 +28,8 @@ _LOG_HINT = "give the log from 'ran out of memory trying to allocate' to the end
 _CHUNK = re.compile(
     r"(?P<state>InUse|Free )\s{0,4}at\s+(?:0x)?[0-9a-fA-F]{1,16}\s+of\s+size\s+(?P<size>\d{1,19})\b"
 )
-_DUMP = re.compile(r"BFCAllocator dump for|ran out of memory trying to allocate")
+_DUMP = re.compile(r"BFCAllocator dump for")
+_BEFORE = 2_000  # characters before a dump that tell of the request
 _STAT = re.compile(r"\b(?P<name>Limit|InUse|LargestFreeBlock):\s{1,40}(?P<value>\d{1,19})\b")
 _ASKED = re.compile(r"\(rounded to (?P<bytes>\d{1,19})\)")
 _REGIONS = re.compile(r"total_region_allocated_bytes_: (?P<bytes>\d{1,19})")
@@ -123,10 +124,7 @@ def bfc_log(text: str, where: str = "the log") -> PoolState:
     Raises:
         InputError: no dump is in it, or its figures contradict each other.
     """
-    asked: int | None = None
-    for dump in _dumps(text):
-        found = _ASKED.search(dump)
-        asked = int(found["bytes"]) if found else asked
+    for asked, dump in _dumps(text):
         state = _dump(dump, asked, where)
         if state is not None:
             return state
@@ -137,12 +135,13 @@ def bfc_log(text: str, where: str = "the log") -> PoolState:
     )
 
 
-def _dumps(text: str) -> Iterator[str]:
-    """Yield the parts of a log from each beginning of a dump, the last first."""
-    end = len(text)
+def _dumps(text: str) -> Iterator[tuple[int | None, str]]:
+    """Yield each dump of a log with the request before it, the last first."""
     starts = [match.start() for match in _DUMP.finditer(text)] or [0]
-    for start in reversed(starts):
-        yield text[start:end]
+    for start, end in reversed(list(zip(starts, [*starts[1:], len(text)], strict=True))):
+        before = _ASKED.finditer(text, max(0, start - _BEFORE), start or end)
+        asked = [int(match["bytes"]) for match in before]
+        yield (asked[-1] if asked else None), text[start:end]
 
 
 def _dump(text: str, asked: int | None, where: str) -> PoolState | None:

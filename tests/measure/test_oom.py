@@ -279,9 +279,9 @@ def words(asked: str, free: str, cached: str, *, capacity: str = "80.00 GiB") ->
     """Return a text of 2.2 with those figures."""
     return (
         f"CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of {capacity}"
-        f" of which {free} is free. Including non-PyTorch memory, this process has 70.00 GiB memory in"
-        f" use. Of the allocated memory 60.00 GiB is allocated by PyTorch, and {cached} is reserved"
-        " by PyTorch but unallocated."
+        f" of which {free} is free. Including non-PyTorch memory, this process has 70.00 GiB"
+        " memory in use. Of the allocated memory 60.00 GiB is allocated by PyTorch, and"
+        f" {cached} is reserved by PyTorch but unallocated."
     )
 
 
