@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import NamedTuple
 
 from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.lengths import Lengths, whole_number
@@ -17,10 +18,12 @@ __all__ = [
     "BUDGET_HINT",
     "Budgets",
     "Capacity",
+    "Logged",
     "PoolCapacity",
     "capacity",
     "holds",
     "least_of",
+    "logged_figures",
     "longest",
     "longest_held",
     "pool_units",
@@ -37,6 +40,14 @@ BUDGET_HINT = "give bytes as an int: 10 * 2**30, or int(10e9)"
 """What to do about a budget that is no whole number."""
 
 _UNBOUNDED = 2**80  # bytes; where the settings bound what an engine makes of them
+
+
+class Logged(NamedTuple):
+    """Blocks (None where there are none), tokens and sequences at once, as an engine logs them."""
+
+    num_blocks: int | None
+    kv_cache_tokens: int
+    max_concurrency: float
 
 
 class PoolCapacity(Value, frozen=True, kw_only=True):
@@ -326,7 +337,7 @@ def _served(plan: CachePlan, budgets: tuple[int | None, ...], n: int) -> int:
 
 def _last(high: int, fits: Callable[[int], bool]) -> int:
     """Return the largest n up to `high` that fits, where all below it fit too; 0 for none."""
-    return last_that(fits, 0, high + 1)
+    return high if fits(high) else last_that(fits, 0, high)
 
 
 def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None) -> Capacity:
@@ -346,12 +357,7 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
     if n < 1:
         raise InvalidValueError("capacity is asked for a length and a budget of at least 1")
     budgets = _by_rank(plan, kv_cache_bytes)
-
-    def served(pair: tuple[Rank, int | None]) -> Fraction | float:
-        found = _concurrency(plan, *pair, n)
-        return float("inf") if found is None else found
-
-    rank, budget = min(zip(plan.ranks, budgets, strict=True), key=served)
+    rank, budget = _binding(plan, budgets, n)
     concurrency = _concurrency(plan, rank, budget, n) or Fraction(0)
     whole = _whole_sequences(plan, rank, budget, n)
     units = pool_units(plan, rank, budget)
@@ -372,16 +378,12 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
     fits = _starts_everywhere(plan, budgets, n)
     longest_served = _served(plan, budgets, n)
     starts = {"refuses": fits, "shortens": longest_served > 0, "never_checks": True}[plan.start]
-    growing = plan.block_pool
-    blocks = next((p.units for p in pools if growing and p.name == growing.name), None)
-    if plan.split == "fungible":
-        blocks = None
     return Capacity(
         kv_cache_bytes=budget,
         max_model_len=n,
         block_size=plan.block_size,
         block_bytes=plan.block_bytes,
-        num_blocks=blocks if plan.block_size else None,
+        num_blocks=_blocks(plan, rank, units),
         kv_cache_tokens=tokens,
         max_concurrency=times,
         max_sequences=whole,
@@ -393,6 +395,39 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
         overhead_bytes=_overhead(plan, rank, budget, pools),
         pools=pools,
     )
+
+
+def _binding(plan: CachePlan, budgets: tuple[int | None, ...], n: int) -> tuple[Rank, int | None]:
+    """Return the rank that holds the fewest sequences of n tokens, with its budget."""
+
+    def served(pair: tuple[Rank, int | None]) -> Fraction | float:
+        found = _concurrency(plan, *pair, n)
+        return float("inf") if found is None else found
+
+    return min(zip(plan.ranks, budgets, strict=True), key=served)
+
+
+def _blocks(plan: CachePlan, rank: Rank, units: tuple[int, ...]) -> int | None:
+    """Return the units of the pool that grows; None where no pool grows in blocks of its own."""
+    growing = plan.block_pool
+    if growing is None or plan.split == "fungible" or not plan.block_size:
+        return None
+    counts = zip(rank.pools, units, strict=True)
+    return next((count for pool, count in counts if pool.name == growing.name), None)
+
+
+def logged_figures(plan: CachePlan, kv_cache_bytes: Budgets) -> Logged:
+    """Return what an engine logs of a budget, without the lengths that fit, which take longer.
+
+    Raises:
+        UsageError, InvalidValueError: as `capacity`.
+    """
+    n = plan.max_model_len
+    rank, budget = _binding(plan, _by_rank(plan, kv_cache_bytes), n)
+    concurrency = _concurrency(plan, rank, budget, n) or Fraction(0)
+    units = pool_units(plan, rank, budget)
+    tokens, times = _logged(plan, rank, units, concurrency, n)
+    return Logged(_blocks(plan, rank, units), tokens, times)
 
 
 def holds(plan: CachePlan, budgets: Budgets, sequences: int = 1, *, at: int | None = None) -> bool:

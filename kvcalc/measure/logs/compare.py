@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from kvcalc.core.capacity import capacity
+from kvcalc.core.capacity import logged_figures
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Changed, Fact, LogComparison
@@ -159,7 +159,7 @@ def _middle(read: ReadStart, made: CachePlan) -> int:
 
 def _count(made: CachePlan, budget: int) -> int | None:
     try:
-        return capacity(made, max(1, budget)).kv_cache_tokens
+        return logged_figures(made, max(1, budget)).kv_cache_tokens
     except KvcalcError:
         return None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from kvcalc.core.capacity import Capacity, capacity, longest, start_up_need
+from kvcalc.core.capacity import Logged, logged_figures, longest, start_up_need
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Fact, Predicted, Unit
 from kvcalc.core.plan import CachePlan
@@ -95,7 +95,7 @@ def cache_budget(plan: CachePlan, facts: Mapping[str, Fact]) -> Span | None:
 
 def _first_blocks(plan: CachePlan, unit: int, tokens: int) -> int | None:
     def enough(count: int) -> bool:
-        return capacity(plan, count * unit).kv_cache_tokens >= tokens
+        return logged_figures(plan, count * unit).kv_cache_tokens >= tokens
 
     return first_that(enough, 0, _MOST_BLOCKS) if enough(_MOST_BLOCKS) else None
 
@@ -136,9 +136,9 @@ def _blocks_of(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str
 
 def _narrowed(
     plan: CachePlan, facts: Mapping[str, Fact], low: int, high: int
-) -> tuple[int, int, Capacity, Capacity]:
+) -> tuple[int, int, Logged, Logged]:
     """Return the part of a memory whose blocks give every printed figure at once, if any does."""
-    whole = low, high, capacity(plan, low), capacity(plan, high)
+    whole = low, high, logged_figures(plan, low), logged_figures(plan, high)
     pool = plan.block_pool
     if pool is None or plan.rank.units_are_set:
         return whole
@@ -149,7 +149,7 @@ def _narrowed(
     held = []
     for count in range(max(1, first), last + 1):
         budget = max(low, count * unit)
-        found = capacity(plan, budget)
+        found = logged_figures(plan, budget)
         if _gives(found.num_blocks, facts.get("num_gpu_blocks")) and (
             _gives(found.kv_cache_tokens, facts.get("kv_cache_tokens"))
             and _gives(found.max_concurrency, facts.get("max_concurrency"))
@@ -219,7 +219,7 @@ def _tensorrt(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str,
     if free is not None and isinstance(free.low, int) and isinstance(free.high, int):
         low, high = free.low * 9 // 10, free.high * 9 // 10
         basis = f"nine tenths (free_gpu_memory_fraction's default) of {free.printed} free"
-        ends = capacity(plan, max(1, low)), capacity(plan, max(1, high))
+        ends = logged_figures(plan, max(1, low)), logged_figures(plan, max(1, high))
         counts = [(end.num_blocks or 0) for end in ends]
         yield "num_gpu_blocks", _made(counts[0], counts[1], "blocks", basis)
         held = _made(counts[0] * block, counts[1] * block, "tokens", basis)

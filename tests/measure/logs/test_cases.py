@@ -81,6 +81,9 @@ OTHER = {
 }  # fmt: skip
 """Key of a case's other facts -> the figure."""
 
+ALSO = {"cuda_graph_gib": ("graph_memory",)}
+"""Key that is an estimate in some cases, and what the graphs took in others."""
+
 NOT_LOGGED = {
     "vllm-v1-014": ("model_loading_gib",),
     "vllm-v0-022": (), "vllm-v1-032": ("model_loading_gib",),
@@ -108,8 +111,8 @@ CASES = {case["id"]: case for case in _cases()}
 
 
 def _facts(case: dict[str, Any]) -> dict[str, Fact]:
-    (start, *_) = starts_of(enumerate(case["log_excerpt"].split("\n"), 1)) or [None]
-    return {} if start is None else start.facts()
+    starts = starts_of(enumerate(case["log_excerpt"].split("\n"), 1))
+    return starts[0].facts() if starts else {}
 
 
 def _recorded(case: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...], Fraction]]:
@@ -121,11 +124,9 @@ def _recorded(case: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...], Frac
             yield key, names, Fraction(str(case[key])) * scale
     for key, name in OTHER.items():
         value = case["other"].get(key)
-        if case["id"].startswith("vllm-acct") and key == "cuda_graph_gib":
-            name = "graph_memory"  # there, what the graphs took; elsewhere, the estimate
         if value is not None and key not in left_out:
             scale = _MIB if key.endswith("_mib") else _GIB if key.endswith(("gib", "gb")) else 1
-            yield key, (name,), Fraction(str(value)) * scale
+            yield key, (name, *ALSO.get(key, ())), Fraction(str(value)) * scale
 
 
 @pytest.mark.parametrize("name", [n for n, c in CASES.items() if c["engine"] != "pytorch-oom"])

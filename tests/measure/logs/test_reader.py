@@ -83,7 +83,7 @@ class _Endless(io.RawIOBase):
 
     def __init__(self, size: int) -> None:
         request = b'INFO: 10.0.0.1:1234 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
-        status = b"INFO 10-03 08:00:00 [loggers.py:1] Avg prompt throughput: 1.0 tokens/s, Running: 1 reqs, GPU KV cache usage: 0.1%\n"
+        status = b"INFO 10-03 08:00:00 [loggers.py:1] Running: 1 reqs, GPU KV cache usage: 0.1%\n"
         self._block = (request * 30 + status) * 100
         self._left = size
 

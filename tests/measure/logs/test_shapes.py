@@ -30,7 +30,7 @@ def test_the_range_holds_what_was_printed(size: int, unit: str) -> None:
 
 @pytest.mark.parametrize("text", ["5.0", "9.3", "1.1", "24"])
 def test_zeros_left_out_are_still_two_decimals(text: str) -> None:
-    """vLLM prints round(x, 2): 1.1 is no wider a range than 1.10."""
+    """As vLLM prints round(x, 2), 1.1 is no wider a range than 1.10."""
     assert read(text, "GiB")[1:] == read(f"{float(text):.2f}", "GiB")[1:]
 
 
