@@ -24,6 +24,8 @@ _HOSTS = ("compose", "shell", "docker run", "command", "script")
 
 _OF_THE_CARD = ("vllm", "vllm-ascend")
 _STEPS = 1000
+_OF_RANKS = ("_parallel_size", "tp_size", "pp_size", "dp_size", "nnodes")
+"""How the names of settings end that say how many ranks there are."""
 
 
 def on_requests(target: Target) -> Iterator[Finding]:
@@ -32,6 +34,8 @@ def on_requests(target: Target) -> Iterator[Finding]:
     if server is None or target.engine not in _BY_RANKS:
         return
     gpu = server.invocation.gpu
+    if not _ranks_told(server, str(target.engine)):
+        return
     if question is not None:
         deployment = question.deployment
     else:
@@ -63,6 +67,15 @@ def on_requests(target: Target) -> Iterator[Finding]:
             line,
         )
     yield from _divided(target, gpu, line)
+
+
+def _ranks_told(server: Server, engine: str) -> bool:
+    """Whether the file says how many ranks there are: no variable does, nor the cards themselves.
+
+    TGI without num-shard takes what it sees.
+    """
+    ranks = [s for s in server.settings if s.name.endswith(_OF_RANKS)]
+    return all(s.value is not None for s in ranks) and (engine != "tgi" or bool(ranks))
 
 
 def _sizes_only(server: Server, engine: str) -> Deployment:

@@ -33,7 +33,7 @@ _SAME = {
     "enable_block_reuse": "enable_prefix_caching",
     "num_shard": "tensor_parallel_size",
 }
-_OPPOSITE = {"disable_radix_cache": "enable_prefix_caching"}
+_OPPOSITE = {"disable_radix_cache": "enable_prefix_caching", "no_kv_unified": "kv_unified"}
 _WORDS = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp8_e4m3": "fp8"}
 _SCHEMES = re.compile(r"^(hf|huggingface)://")
 _PLUGINS = ("vllm-ascend", "vllm-tpu")  # vLLM on other devices

@@ -120,6 +120,8 @@ def of_kaito(resource: Node, context: Context) -> list[Invocation]:
             and not any(key == "tensor-parallel-size" for key, _ in keys)
         ):
             findings.append(_derived(devices, count, kind.line))
+            words += [Word(f"--tensor-parallel-size={devices}", kind.line)]
+            words += [Word(f"--pipeline-parallel-size={count}", kind.line)]
     template = inference.get("template")
     if not preset.is_text and template.is_mapping:
         pods = of_pod(

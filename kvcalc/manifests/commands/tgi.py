@@ -121,7 +121,22 @@ def read(reading: Reading, start: Start) -> None:
             rule(reading, given)
     cure = "write the flag that it is a value of; the model is --model-id"
     reading.stray(found.alone, "text-generation-launcher", cure)
+    _every_card(reading)
     _together(reading)
+
+
+def _every_card(reading: Reading) -> None:
+    """Take all the cards that are seen, as the launcher does (find_num_shards).
+
+    It does so where neither num-shard is given nor sharded is false; TPUs it does not see.
+    """
+    gpu = reading.invocation.gpu
+    seen = gpu.devices if gpu.visible is None else len(gpu.visible)
+    told = "tensor_parallel_size" in reading.settings or reading.has("sharded") is False
+    if told or seen is None or seen < 2 or "tpu" in (gpu.resource or ""):  # noqa: PLR2004
+        return
+    word = Word("", gpu.line or reading.invocation.line)
+    reading.put("tensor_parallel_size", seen, "field", "num-shard", word)
 
 
 def _together(reading: Reading) -> None:
