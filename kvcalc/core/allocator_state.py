@@ -64,11 +64,16 @@ class HoleGroup(Value, frozen=True, kw_only=True):
 
 
 class HoleBin(Value, frozen=True, kw_only=True):
-    """Holes of at least `from_bytes`, a power of two, and less than twice that."""
+    """Holes of at least `from_bytes`, a power of two, and less than twice that.
+
+    Attributes:
+        fitting_bytes: of them, in holes that are as large as the request.
+    """
 
     from_bytes: int
     holes: int
     bytes: int
+    fitting_bytes: int
 
 
 class RequestFit(Value, frozen=True, kw_only=True):
@@ -138,18 +143,25 @@ class AllocatorState(Value, frozen=True, kw_only=True):
     oom_events: tuple[OomEvent, ...] = ()
 
 
-def histogram(holes: Iterable[int]) -> tuple[HoleBin, ...]:
+def histogram(holes: Iterable[int], request: int) -> tuple[HoleBin, ...]:
     """Sort holes into powers of two, every bin between the least and the largest among them."""
     counts: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
+    fitting: Counter[int] = Counter()
     for hole in holes:
         power = hole.bit_length() - 1
         counts[power] += 1
         sizes[power] += hole
+        fitting[power] += hole if hole >= request else 0
     if not counts:
         return ()
     return tuple(
-        HoleBin(from_bytes=1 << power, holes=counts[power], bytes=sizes[power])
+        HoleBin(
+            from_bytes=1 << power,
+            holes=counts[power],
+            bytes=sizes[power],
+            fitting_bytes=fitting[power],
+        )
         for power in range(min(counts), max(counts) + 1)
     )
 
@@ -188,7 +200,7 @@ def pool_state(pool: PoolState, request: int) -> AllocatorState:
         private_free_bytes=0,
         expandable_segments=0,
         groups=(),
-        histogram=histogram(holes),
+        histogram=histogram(holes, request),
         request=None,
         fragmentation_index=None if pool.holes is None else fragmentation_index(holes, request),
         quadratic_ratio=_quadratic(holes),
@@ -248,7 +260,7 @@ def state_of(
         private_free_bytes=private,
         expandable_segments=sum(segment.expandable for segment in segments),
         groups=_groups(segments),
-        histogram=histogram(holes),
+        histogram=histogram(holes, fit.block_bytes),
         request=fit,
         fragmentation_index=fragmentation_index(holes, fit.block_bytes),
         quadratic_ratio=_quadratic(holes),

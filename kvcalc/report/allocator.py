@@ -18,14 +18,8 @@ _TOLD = {
 }
 
 
-def allocator_blocks(state: AllocatorState, size: Size, request: int) -> list[Block]:
-    """Return the blocks of one device.
-
-    Args:
-        state: what its allocator told.
-        size: how sizes are written.
-        request: bytes of the request, by which the bars are split.
-    """
+def allocator_blocks(state: AllocatorState, size: Size) -> list[Block]:
+    """Return the blocks of one device."""
     rows = [
         ("reserved", exact(state.reserved_bytes, size)),
         ("allocated", exact(state.allocated_bytes, size)),
@@ -57,13 +51,13 @@ def allocator_blocks(state: AllocatorState, size: Size, request: int) -> list[Bl
         blocks.append(_groups(state.groups, size))
     if state.histogram:
         blocks += [
-            Text(("holes by size (full: as large as the request, or larger)",)),
+            Text(("holes by size (full: those as large as the request)",)),
             Bars(
                 tuple(
                     Bar(
                         label=f"from {size(entry.from_bytes)}",
-                        used=entry.bytes if entry.from_bytes >= request else 0,
-                        wasted=0 if entry.from_bytes >= request else entry.bytes,
+                        used=entry.fitting_bytes,
+                        wasted=entry.bytes - entry.fitting_bytes,
                         caption=f"{format_number_of(entry.holes, 'hole')}, {size(entry.bytes)}",
                     )
                     for entry in state.histogram

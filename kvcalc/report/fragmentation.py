@@ -41,7 +41,7 @@ def fragmentation_blocks(result: Fragmentation, size: Size) -> list[Block]:
     ]
     told: list[Block] = []
     if result.allocator is not None:
-        told = allocator_blocks(result.allocator, size, result.request_bytes)
+        told = allocator_blocks(result.allocator, size)
     return [
         Text((result.verdict,)),
         Grid(("", ""), tuple(rows)),

@@ -242,13 +242,13 @@ class TestState:
 
     def test_histogram(self) -> None:
         """Holes by powers of two, the empty ones between them too."""
-        bins = histogram([3 * MIB, 2 * MIB, 9 * MIB])
-        assert [(b.from_bytes, b.holes, b.bytes) for b in bins] == [
-            (2 * MIB, 2, 5 * MIB),
-            (4 * MIB, 0, 0),
-            (8 * MIB, 1, 9 * MIB),
+        bins = histogram([3 * MIB, 2 * MIB, 9 * MIB], 3 * MIB)
+        assert [(b.from_bytes, b.holes, b.bytes, b.fitting_bytes) for b in bins] == [
+            (2 * MIB, 2, 5 * MIB, 3 * MIB),
+            (4 * MIB, 0, 0, 0),
+            (8 * MIB, 1, 9 * MIB, 9 * MIB),
         ]
-        assert histogram([]) == ()
+        assert histogram([], 1) == ()
 
     def test_fragmentation_index(self) -> None:
         """Linux's formula: None where a hole fits, 1 - (1 + free / request) / holes otherwise."""

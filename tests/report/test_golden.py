@@ -8,6 +8,7 @@ committed:
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 
 from kvcalc import __version__
 from tests.cli.harness import call
+from tests.measure.oom_samples import SAMPLES
+from tests.measure.test_snapshot import made
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE = os.environ.get("KVCALC_UPDATE_GOLDEN", "") not in ("", "0")
@@ -69,6 +72,10 @@ CASES = {
     "frag-holes-80.txt": "frag --holes 1.9GB,29x512MB --request 2GB --units decimal",
     "frag-fits-80.txt": "frag llama-3.1-8b --free 15GiB --largest 3GiB --explain",
     "frag-short-80.txt": "frag --free 1GiB --largest 1GiB --request 2GiB",
+    "frag-snapshot.txt": "frag --snapshot s.json --request 105MiB --device-free 1MiB",
+    "frag-snapshot-80.txt": "frag --snapshot s.json --request 48MiB",
+    "frag-oom.txt": "frag --oom oom.txt",
+    "frag-oom-80.txt": "frag --oom oom.txt",
     "layers-80.txt": "layers gemma-3-27b nemotron-3-nano-30b-a3b qwen3.5-27b",
     "layers.md": "layers gemma-3-27b -f markdown",
     "layers-diff-80.txt": "layers llama-3.1-8b llama-3.1-70b",
@@ -99,6 +106,8 @@ expect: {bytes_per_token: {bfloat16: 1}, confirmed_by: []}
 def test_golden(file: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The output of the command is the file, to the letter."""
     Path("bad.yaml").write_text(BAD, encoding="utf-8")
+    Path("oom.txt").write_text(SAMPLES["2.1"] + "\n" + SAMPLES["2.2"], encoding="utf-8")
+    Path("s.json").write_text(json.dumps(made().snapshot()), encoding="utf-8")
     if "-80." in file:
         monkeypatch.setenv("COLUMNS", "80")
     outcome = call(*command.split())
