@@ -145,7 +145,8 @@ def _dumps(text: str) -> Iterator[tuple[int | None, str]]:
 
 
 def _dump(text: str, asked: int | None, where: str) -> PoolState | None:
-    chunks = [(match["state"] == "InUse", int(match["size"])) for match in _CHUNK.finditer(text)]
+    found = ((match["state"] == "InUse", int(match["size"])) for match in _CHUNK.finditer(text))
+    chunks = [(used, size) for used, size in found if size]
     stats = {match["name"]: int(match["value"]) for match in _STAT.finditer(text)}
     if chunks:
         holes = tuple(size for used, size in chunks if not used)

@@ -123,6 +123,12 @@ def test_bfc() -> None:
     )
 
 
+def test_bfc_chunk_of_nothing() -> None:
+    """A chunk of no bytes, as a cut line leaves it, is no hole."""
+    state = bfc_log(LOG.replace("of size 2097152 by op", "of size 0 by op"))
+    assert state.holes == (2 * MIB,)
+
+
 def test_bfc_without_chunks() -> None:
     """The statistics alone give free and largest."""
     log = "\n".join(line for line in LOG.splitlines() if " at 7f" not in line)
