@@ -26,7 +26,7 @@ _Q = "Question"
 _UNMET = 1
 _QUESTION = (
     text("sequences", "--sequences", metavar="N", panel=_Q,
-         help="The goal: so many sequences of the maximum at once. Default 1."),
+         help="The goal: so many sequences of the maximum at once, on all replicas. Default 1."),
     text("at", "--at", metavar="TOKENS", panel=_Q, many=True,
          help="Also sequences of so many tokens at once; repeatable."),
     flag("levers", "--levers", panel=_Q, help="What each setting would buy, the best first."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from kvcalc.core.answers import (
     At,
@@ -21,8 +21,11 @@ from kvcalc.sizing.notes import without_effect
 from kvcalc.sizing.question import End, Question, Worked, work
 from kvcalc.sizing.sharing import notes_on_sharing, one_of_several
 from kvcalc.sizing.sizes import sizes_of
-from kvcalc.sizing.solve import Solved, solved
+from kvcalc.sizing.solve import solved
 from kvcalc.sizing.verdict import verdict
+
+if TYPE_CHECKING:
+    from kvcalc.sizing.solve.searches import Solved
 
 __all__ = ["answer"]
 
@@ -102,7 +105,7 @@ def answer(
         notes=(
             *shared,
             *notes_on_sharing(question, worked),
-            *without_effect(asked, worked),
+            *without_effect(asked),
             *told,
             *found.notes,
         ),

@@ -9,7 +9,6 @@ from kvcalc.core.capacity import Budgets
 from kvcalc.sizing.figures import figures
 from kvcalc.sizing.question import End, Question, Worked
 from kvcalc.sizing.sizes import sizes_of
-from kvcalc.sizing.solve.lengths import longest
 
 __all__ = ["figured"]
 
@@ -37,6 +36,8 @@ def figured(question: Question, worked: Worked, end: End) -> Figures:
             return found
     if not _may_shorten(worked, budgets):
         return found
+    from kvcalc.sizing.solve.lengths import longest  # few questions come here
+
     shorter = longest(question, end, below=worked.plan.max_model_len) or 0
     return msgspec.structs.replace(found, max_model_len_that_fits=shorter)
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcalc.core.deployment import GpuSpec
-from kvcalc.core.units import format_count
-from kvcalc.sizing.question import Question, Worked
-from kvcalc.sizing.shares import PLACES, SHARES
+from kvcalc.sizing.question import Question
+from kvcalc.sizing.shares import SHARES
 
 __all__ = ["without_effect"]
 
 
-def without_effect(question: Question, worked: Worked) -> Iterator[str]:
-    """Yield a line for everything that was asked for and changes nothing.
-
-    Args:
-        question: as it was asked.
-        worked: the same, worked out.
-    """
+def without_effect(question: Question) -> Iterator[str]:
+    """Yield a line for everything that was asked for and changes nothing."""
     deployment = question.deployment
     bytes_known = question.weights_bytes is not None
     if bytes_known and question.quantization is not None:
@@ -40,27 +34,3 @@ def without_effect(question: Question, worked: Worked) -> Iterator[str]:
         yield "the weights play no part: the bytes of the cache are given, and no card"
     if question.free_bytes is not None and not named:
         yield "what is free of a card plays no part: none is named"
-    places = worked.plan.max_running
-    if places is not None:
-        yield from _over(worked, places)
-
-
-def _over(worked: Worked, places: int) -> Iterator[str]:
-    room = max(
-        (
-            worked.plan.capacity(budgets).max_concurrency
-            for budgets in (worked.middle,)
-            if _something(budgets)
-        ),
-        default=0.0,
-    )
-    if room > places:
-        setting = PLACES.get(worked.plan.engine, "max_num_seqs")
-        yield (
-            f"the cache has room for more than the {format_count(places)} sequences that run at"
-            f" once ({setting})"
-        )
-
-
-def _something(budgets: object) -> bool:
-    return not isinstance(budgets, tuple) or min(budgets) >= 1

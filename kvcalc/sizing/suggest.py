@@ -7,7 +7,7 @@ import msgspec
 from kvcalc.core.answers import Solution
 from kvcalc.sizing.commands import command
 from kvcalc.sizing.question import Question
-from kvcalc.sizing.solve import Solved
+from kvcalc.sizing.solve.searches import Solved
 
 __all__ = ["suggested"]
 

@@ -6,27 +6,26 @@ not, so that the answer is exact whatever lies in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from kvcalc.core.answers import Solution
-from kvcalc.sizing.question import Question
-from kvcalc.sizing.solve.cards import layers_on_card, num_gpus, tensor_ranks
-from kvcalc.sizing.solve.lengths import max_model_len, max_num_seqs, of_length
-from kvcalc.sizing.solve.memory import kv_memory, share_of_card
-from kvcalc.sizing.solve.searches import Solved
+if TYPE_CHECKING:
+    from kvcalc.core.answers import Solution
+    from kvcalc.sizing.question import Question
+    from kvcalc.sizing.solve.searches import Solved
 
-__all__ = ["SETTINGS", "Solved", "of_length", "solve", "solved"]
+__all__ = ["SETTINGS", "solve", "solved"]
 
-SETTINGS: dict[str, Callable[[Question], Solved]] = {
-    "max-model-len": max_model_len,
-    "max-num-seqs": max_num_seqs,
-    "gpus": num_gpus,
-    "tp": tensor_ranks,
-    "gpu-memory-utilization": share_of_card,
-    "kv-memory": kv_memory,
-    "ngl": layers_on_card,
+SETTINGS = {
+    "max-model-len": ("lengths", "max_model_len"),
+    "max-num-seqs": ("lengths", "max_num_seqs"),
+    "gpus": ("cards", "num_gpus"),
+    "tp": ("cards", "tensor_ranks"),
+    "gpu-memory-utilization": ("memory", "share_of_card"),
+    "kv-memory": ("memory", "kv_memory"),
+    "ngl": ("cards", "layers_on_card"),
 }
-"""What can be solved for."""
+"""What can be solved for -> the module here that does it, and its function: few runs need any."""
 
 
 def solve(question: Question, setting: str) -> Solution:
@@ -47,4 +46,6 @@ def solved(question: Question, setting: str) -> Solved:
     Raises:
         UnsupportedError: the engine has no such setting.
     """
-    return SETTINGS[setting](question)
+    module, function = SETTINGS[setting]
+    found: Solved = getattr(import_module(f"{__name__}.{module}"), function)(question)
+    return found
