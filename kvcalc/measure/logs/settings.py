@@ -16,10 +16,15 @@ __all__ = ["MARKS", "Setting", "Settings", "settings_of"]
 _LONGEST = 300  # characters of a value
 
 _PAIR = re.compile(
-    r"(?:'(?P<quoted>[A-Za-z_]\w{0,60})':[ ]?|(?<![\w.'\"-])(?P<bare>[A-Za-z_]\w{0,60})(?:=|:[ ])"
+    r"(?:'(?P<quoted>[A-Za-z_]\w{0,60})':[ ]?|(?<![\w.'\"-])(?P<bare>[A-Za-z_]\w{0,60})="
     r"|\"(?P<double>[A-Za-z_]\w{0,60})\":[ ]?)"
-    r"(?:Some\()?(?P<value>'[^'\n]{0,1000}'|\"[^\"\n]{0,1000}\"|[^\s,(){}\[\]'\"]{1,300}|(?=[({\[]))"
+    r"(?P<value>'[^'\n]{0,1000}'|\"[^\"\n]{0,1000}\"|[^\s,(){}\[\]'\"]{1,300}|(?=[({\[]))"
 )
+_RUST = re.compile(
+    r"(?<![\w.'\"-])(?P<bare>[A-Za-z_]\w{0,60}):[ ](?:Some\()?"
+    r"(?P<value>\"[^\"\n]{0,1000}\"|[^\s,(){}\[\]'\"]{1,300})"
+)
+"""As Rust prints a structure: `num_shard: Some(2)`."""
 _SAFE = re.compile(r"[^\x20-\x7e]")
 
 
@@ -196,7 +201,8 @@ def settings_of(text: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the engine and the settings of a line that lists some."""
     for mark, engine in _MARKS:
         if mark in text:
-            found = _pairs(text[text.index(mark) :], _WANTED[engine])
+            told = text[text.index(mark) :]
+            found = _rust(told) if engine == "tgi" else _pairs(told, _WANTED[engine])
             if found:
                 yield engine, found
             return
@@ -217,6 +223,15 @@ def _pairs(text: str, wanted: frozenset[str]) -> dict[str, str]:
             value = match["value"].strip("'\"").rstrip(";")
             found.setdefault(name, _clean(value))
     return found
+
+
+def _rust(text: str) -> dict[str, str]:
+    wanted = _WANTED["tgi"]
+    return {
+        match["bare"]: _clean(match["value"].strip('"'))
+        for match in _RUST.finditer(text)
+        if match["bare"] in wanted
+    }
 
 
 def _clean(text: str) -> str:
