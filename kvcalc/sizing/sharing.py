@@ -145,9 +145,14 @@ def beyond_free(memory: MemoryBudget) -> Refusal | None:
     if free is None or least <= free:
         return None
     others = memory.total_bytes - free
-    return Refusal(
+    why = (
         f"others hold {format_bytes(others)} of the card: {format_bytes(least)} are wanted,"
-        f" {format_bytes(free)} are free, and it does not start; the largest share that does is"
+        f" {format_bytes(free)} are free"
+    )
+    if memory.cache_part != (1, 1):  # a part of what it takes to be free, which is not
+        return Refusal(f"{why}, and it runs out of memory as it starts", most - free)
+    return Refusal(
+        f"{why}, and it does not start; the largest share that does is"
         f" {largest_share(memory, free):g}",
         most - free,
     )

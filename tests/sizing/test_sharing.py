@@ -116,6 +116,16 @@ def test_a_part_of_what_is_free(engine: str) -> None:
     assert answer(_on_card(engine, args=args, free_bytes=50 * _GIB)).low.starts
 
 
+def test_a_part_of_a_card_that_is_not_free() -> None:
+    """Transformers' paged cache takes what others hold for free, and allocating it fails."""
+    question = _on_card("transformers", args={"cache_implementation": "paged"}, gpu="l4")
+    question = question._replace(model=load_model("qwen3-1.7b"))
+    assert answer(question).low.starts
+    found = answer(question._replace(free_bytes=10 * _GIB))
+    assert not found.may_fit
+    assert found.verdict.endswith("are free, and it runs out of memory as it starts.")
+
+
 def test_a_share_of_the_card_must_be_free() -> None:
     """A vLLM takes all of its share or does not start: what is free beyond it changes nothing."""
     free, tight = (answer(_on_card("vllm", 0.5, free_bytes=n * _GIB)) for n in (60, 39))

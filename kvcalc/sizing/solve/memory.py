@@ -50,8 +50,7 @@ def share_of_card(question: Question) -> Solved:
     if sure is None:
         reason = at.why_not()
     elif sure[1] < at.top:
-        beside = "what others hold" if question.free_bytes is not None else "what lies beside it"
-        reason += f"; more than {sure[1] / _STEPS:g} may leave no room for {beside}"
+        reason += f"; more than {sure[1] / _STEPS:g} {at.bound(sure[1] + 1)}"
     found = solved(
         question,
         "gpu-memory-utilization",
@@ -113,6 +112,16 @@ class _Shares:
         if self.has_room(self.top, end):
             return least, self.top
         return least, last_that(lambda step: self.has_room(step, end), least, self.top)
+
+    def bound(self, step: int) -> str:
+        """Return what stands in the way of a share that is too large."""
+        found = self.at(step)
+        memory = () if found is None else found.memory
+        if any(
+            one.free_bytes is not None and one.taken_bytes[1] > one.free_bytes for one in memory
+        ):
+            return "may not be free, for others hold the rest"
+        return "may leave no room for what lies beside it"
 
     def why_not(self) -> str:
         """Return why no share surely holds the goal."""
