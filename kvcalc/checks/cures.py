@@ -11,7 +11,7 @@ from kvcalc.core.search import last_that
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.commands import spelled
 from kvcalc.sizing.question import Question
-from kvcalc.sizing.solve import of_length
+from kvcalc.sizing.solve.lengths import of_length
 
 __all__ = ["cure"]
 

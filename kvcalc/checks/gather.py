@@ -288,5 +288,5 @@ def _named_apart(targets: list[Target]) -> list[Target]:
             unique = f"{name} ({number})"
             number += 1
         taken.add(unique)
-        found.append(target._replace(name=unique))
+        found.append(target._replace(name=printable(unique), file=printable(target.file)))
     return found

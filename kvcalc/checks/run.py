@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from kvcalc.checks.cards import memory_only
 from kvcalc.checks.contradictions import contradictions
 from kvcalc.checks.cures import cure
 from kvcalc.checks.gpu_findings import on_shared_cards
@@ -27,7 +28,7 @@ from kvcalc.core.checks import (
     skipped,
     summary,
 )
-from kvcalc.core.errors import KvcalcError
+from kvcalc.core.errors import KvcalcError, printable
 from kvcalc.core.metrics import METRICS
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.manifests.found import Finding
@@ -125,8 +126,7 @@ class _Checked:
         if self.sized is None:
             self.findings += contradictions(target, None)
             return
-        deployment = self.sized.asked.deployment
-        if deployment.gpu is None and deployment.kv_cache_memory_bytes is None:
+        if target.no_card is not None:
             self.without_card()
         try:
             if self.sized.worked.memory and target.auto_length and not self.sized.fits:
@@ -146,13 +146,18 @@ class _Checked:
         """Look at the plan alone where no card is known, as if the cache were never short."""
         assert self.sized is not None  # noqa: S101 - its caller has looked
         asked = self.sized.asked
-        if asked.deployment.engine == "llama.cpp":
-            return
-        endless = msgspec.structs.replace(asked.deployment, kv_cache_memory_bytes=_ENDLESS)
-        self.sized = Sized(
-            asked._replace(deployment=endless), copies=self.target.copies, price=self.target.price
-        )
         self.only_plan = True
+        if asked.deployment.engine == "llama.cpp":
+            return  # its settings fix the cache
+        endless: dict[str, Any] = {"kv_cache_memory_bytes": _ENDLESS}
+        if asked.deployment.engine == "tgi":  # the bytes of its cache cannot be given
+            endless = {"gpu": memory_only(_ENDLESS)}
+        deployment = msgspec.structs.replace(asked.deployment, **endless)
+        self.sized = Sized(
+            asked._replace(deployment=deployment),
+            copies=self.target.copies,
+            price=self.target.price,
+        )
 
     def shorten(self) -> None:
         """Take the longest maximum that fits, as an engine does that is told `auto`."""
@@ -221,8 +226,8 @@ class _Checked:
             assertion=finding.code,
             level=level,
             status=_STATUS[level],
-            message=finding.message,
-            hint=finding.cure,
+            message=printable(finding.message),
+            hint=printable(finding.cure),
             where=_where(file, line),
             file=file,
             line=line,
@@ -253,10 +258,8 @@ class _Checked:
             return skipped(name, assertion, *self.skip, workload)
         sized = self.sized
         assert sized is not None  # noqa: S101 - without a question there is a reason
-        if self.only_plan and not _of_plan(assertion.metric):
-            reason = "nothing says which card it runs on"
-            hint = "name it: --gpu h100-80gb, or gpu: h100-80gb in kvcalc.yaml"
-            return skipped(name, assertion, reason, hint, workload)
+        if self.target.no_card is not None and not _of_plan(assertion.metric):
+            return skipped(name, assertion, *self.target.no_card, workload)
         try:
             found = self.chosen(sized.figure(assertion.metric, load))
         except MissingFigureError as error:

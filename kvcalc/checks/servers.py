@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvcalc.checks.cards import memory_only
@@ -14,6 +14,7 @@ from kvcalc.core.checks import Assertion
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.units import format_count, format_number_of
 from kvcalc.core.weight_dtypes import weight_width
 from kvcalc.engines import known as known_engine
 from kvcalc.manifests.found import Finding, Server, Setting
@@ -22,6 +23,10 @@ from kvcalc.sizing import Question
 __all__ = ["of_entry", "of_server"]
 
 _NOTHING = Entry("", 0)
+_NO_CARD = (
+    "nothing says which card it runs on",
+    "name it: --gpu h100-80gb, or gpu: h100-80gb in kvcalc.yaml",
+)
 _DECISIVE = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len"),
     *("kv_cache_dtype", "gpu_memory_utilization", "kv_cache_memory_bytes", "ctx_size", "parallel"),
@@ -143,7 +148,7 @@ class _Build:
         try:
             made = made._replace(gpu=self._card())
         except UnknownNameError as error:
-            made = made._replace(reason=str(error), hint=error.hint)
+            made = made._replace(no_card=(str(error), error.hint))
         return self._completed(made)
 
     def _card(self) -> GpuSpec | None:
@@ -276,15 +281,11 @@ def _asked(
     beside: Mapping[str, Given],
     context: Context,
 ) -> Target:
-    """Return a target with its question; without one where no memory is known."""
+    """Return a target with its question."""
     if made.reason:
         return made
-    sized = deployment.kv_cache_memory_bytes is not None
-    if deployment.gpu is None and not sized and deployment.engine != "llama.cpp":
-        return made._replace(
-            reason="nothing says which card it runs on",
-            hint="name it: --gpu h100-80gb, or gpu: h100-80gb in kvcalc.yaml",
-        )
+    if deployment.gpu is None and deployment.kv_cache_memory_bytes is None:
+        made = made._replace(no_card=made.no_card or _NO_CARD)
     free = beside.get("gpu_free")
     weights = beside.get("weights")
     question = Question(
@@ -296,7 +297,25 @@ def _asked(
         instances=_count(beside, "instances", 1),
         free_bytes=context.gpu_free if free is None else int(free.value),
     )
-    return made._replace(question=question)
+    return made._replace(question=question, findings=(*made.findings, *_over(made, question)))
+
+
+def _over(made: Target, question: Question) -> Iterator[Finding]:
+    """Yield findings on workloads with requests that the server would refuse."""
+    longest = question.deployment.max_model_len or question.model.max_position_embeddings
+    for load in made.loads:
+        if load.over is not None or longest is None:
+            continue
+        over = load.lengths.requests_over(longest)
+        if over:
+            yield Finding(
+                "requests-over-maximum",
+                "error",
+                f"{format_count(over)} of {format_number_of(load.lengths.requests, 'request')} of"
+                f" {load.name} are longer than the maximum of {format_count(longest)} tokens",
+                f"max_model_len {load.lengths.longest} takes all; or say what becomes of them:"
+                " over: clip",
+            )
 
 
 def _stopped(made: Target, code: str, error: KvcalcError, line: int) -> Target:

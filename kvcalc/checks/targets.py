@@ -24,6 +24,7 @@ class Target(NamedTuple):
         gpu: the card; None where nothing names one that is known.
         question: None where something is missing; `reason` says what.
         reason, hint: why there is no question, and how to give what is missing.
+        no_card: why no card is known, and how to name it; None where one is, or the cache is given.
         refused: the model is not known, or the file is broken: exit 2.
         copies: servers of this kind beside each other.
         price: of an hour of one GPU.
@@ -47,6 +48,7 @@ class Target(NamedTuple):
     question: Question | None = None
     reason: str = ""
     hint: str = ""
+    no_card: tuple[str, str] | None = None
     refused: bool = False
     copies: int = 1
     price: float | None = None

@@ -11,10 +11,10 @@ _Plain = bool | int | float | str | None
 
 _CAPACITY = (
     *("fits", "may_fit", "max_concurrency", "max_sequences", "kv_cache_tokens", "kv_cache_bytes"),
-    *("max_model_len_that_fits", "total_kv_cache_tokens", "total_concurrency"),
+    *("total_kv_cache_tokens", "total_concurrency"),
     *("bytes_per_token", "state_bytes", "missing_bytes", "duplication_factor"),
 )
-"""Figures whose change is one of capacity; others are sizes and prices."""
+"""Figures whose change is one of capacity; others are sizes, prices, or what was asked for."""
 
 
 class Changed(Value, frozen=True, kw_only=True):

@@ -294,7 +294,7 @@ def told(result: Check, units: UnitSystem = "binary") -> str:
     passed = _PASSES[result.operator](result.actual, result.limit)
     sign = result.operator if passed else _FAILS[result.operator]
     actual, limit = (shown(metric.kind, v, units) for v in (result.actual, result.limit))
-    if actual == limit and result.actual != result.limit:
+    if _bare(actual) == _bare(limit) and result.actual != result.limit:
         actual, limit = f"{result.actual!r}", f"{result.limit!r}"
     if metric.kind == "bool":
         said = f"{metric_name} is {actual}"
@@ -304,6 +304,11 @@ def told(result: Check, units: UnitSystem = "binary") -> str:
         low, high = (shown(metric.kind, v, units) for v in (result.low, result.high))
         said += f" ({low} to {high})"
     return f"{said}: {result.detail}" if result.detail else said
+
+
+def _bare(text: str) -> str:
+    """Return a number's text as an equal one may be written: 32 for 32.00."""
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def worst_first(results: Iterable[Check]) -> list[Check]:

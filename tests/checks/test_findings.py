@@ -1,0 +1,251 @@
+"""What contradicts itself: each finding with its cure, and the cured server without it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from kvcalc.core.check_report import CheckReport
+from kvcalc.manifests.found import Server
+from tests.checks.builders import by_code, codes, gpus, report_on, server
+
+
+class Case(NamedTuple):
+    """A server with a mistake, and the same without it.
+
+    Attributes:
+        code, status: of the finding.
+        wrong, cured: what `server` is given.
+        message, cure: parts of what is told.
+        line: where it is told.
+    """
+
+    code: str
+    status: str
+    wrong: dict[str, Any]
+    cured: dict[str, Any]
+    message: str
+    cure: str
+    line: int
+
+
+L40S_4, L40S_2 = gpus(4), gpus(2)
+CASES = [
+    Case("too-few-gpus", "fail",
+         {"tensor_parallel_size": 4}, {"tensor_parallel_size": 4, "gpu": L40S_4},
+         "tensor parallel 4 needs 4 GPUs, nvidia.com/gpu gives 1",
+         "ask for 4, or set --tensor-parallel-size 1", 30),
+    Case("too-few-gpus", "fail",
+         {"tensor_parallel_size": 2, "data_parallel_size": 2, "gpu": L40S_2},
+         {"tensor_parallel_size": 2, "data_parallel_size": 2, "gpu": L40S_4},
+         "tensor parallel 2 x 2 replicas needs 4 GPUs", "ask for 4", 30),
+    Case("too-few-gpus", "fail",
+         {"tensor_parallel_size": 4, "pipeline_parallel_size": 2, "gpu": L40S_2, "nodes": 2},
+         {"tensor_parallel_size": 4, "pipeline_parallel_size": 2, "gpu": L40S_4, "nodes": 2},
+         "needs 4 GPUs on each of 2 nodes", "ask for 4", 30),
+    Case("too-few-gpus", "fail",
+         {"tensor_parallel_size": 2, "gpu": gpus(2, visible=("0",))},
+         {"tensor_parallel_size": 2, "gpu": gpus(2, visible=("0", "1"))},
+         "the list of visible devices (0) gives 1", "ask for 2", 30),
+    Case("idle-gpus", "warn",
+         {"gpu": L40S_2}, {"gpu": L40S_2, "tensor_parallel_size": 2},
+         "1 GPU of 2 stay idle", "--tensor-parallel-size 2 for longer sequences", 30),
+    Case("idle-gpus", "warn",
+         {"gpu": L40S_4, "tensor_parallel_size": 2},
+         {"gpu": L40S_4, "tensor_parallel_size": 2, "data_parallel_size": 2},
+         "2 GPUs of 4 stay idle", "--data-parallel-size 2 for more of them, or ask for 2", 30),
+    Case("idle-gpus", "warn",
+         {"engine": "sglang", "gpu": L40S_2},
+         {"engine": "sglang", "gpu": L40S_2, "tensor_parallel_size": 2},
+         "1 GPU of 2 stay idle", "--tp-size 2", 30),
+    Case("shares-over-card", "fail",
+         {"gpu": gpus(None, fraction="0.5")},
+         {"gpu": gpus(None, fraction="0.5"), "gpu_memory_utilization": 0.5},
+         "2 servers with 0.5 of a device each may share a card, and each takes 0.92",
+         "at most --gpu-memory-utilization 0.5", 30),
+    Case("shares-over-card", "warn",
+         {"gpu": gpus(1, shared=True)}, {"gpu": gpus(1)},
+         "others share the card", "--gpu-memory-utilization 0.5", 30),
+    Case("length-over-model", "fail",
+         {"max_model_len": 262144, "gpu": gpus(1, "nvidia-h200")},
+         {"max_model_len": 131072, "gpu": gpus(1, "nvidia-h200")},
+         "262,144 tokens is beyond the model's own 131,072: vllm refuses it",
+         "--max-model-len 131072 is the longest; VLLM_ALLOW_LONG_MAX_MODEL_LEN=1", 11),
+    Case("length-over-model", "warn",
+         {"max_model_len": 262144, "gpu": gpus(1, "nvidia-h200"),
+          "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}},
+         {"max_model_len": 131072, "gpu": gpus(1, "nvidia-h200")},
+         "beyond the model's own 131,072", "131072 is the longest", 11),
+    Case("fp8-on-old-card", "warn",
+         {"kv_cache_dtype": "fp8", "gpu": gpus(1, "NVIDIA-A100-SXM4-80GB")},
+         {"kv_cache_dtype": "fp8"},
+         "a100-80gb (compute capability 8.0) has no fp8", "--kv-cache-dtype auto, or a card", 11),
+    Case("prompt-over-step", "fail",
+         {"max_model_len": 8192, "max_num_batched_tokens": 2048,
+          "other": {"enable_chunked_prefill": False}},
+         {"max_model_len": 8192, "max_num_batched_tokens": 8192,
+          "other": {"enable_chunked_prefill": False}},
+         "a step of 2,048 tokens cannot take a prompt of 8,192",
+         "--max-num-batched-tokens 8192, or chunked prefill", 12),
+    Case("share-without-effect", "warn",
+         {"max_model_len": 8192, "kv_cache_memory_bytes": 10 * 2**30,
+          "gpu_memory_utilization": 0.9},
+         {"max_model_len": 8192, "kv_cache_memory_bytes": 10 * 2**30},
+         "gpu_memory_utilization 0.9 sizes nothing beside a cache of 10 GiB", "leave out one", 13),
+    Case("cache-duplicated", "note",
+         {"model": "few-heads", "tensor_parallel_size": 4, "gpu": L40S_4, "max_model_len": 8192},
+         {"model": "few-heads", "tensor_parallel_size": 2, "data_parallel_size": 2,
+          "gpu": L40S_4, "max_model_len": 8192},
+         "tensor parallel 4 keeps each byte of the cache 2 times",
+         "--tensor-parallel-size 2 with 2 replicas", 11),
+    Case("sequences-out-of-reach", "note",
+         {"max_model_len": 8192, "max_num_seqs": 256}, {"max_model_len": 8192, "max_num_seqs": 8},
+         "not the 256 of max_num_seqs", "with a workload", 12),
+    Case("windows-at-full-length", "warn",
+         {"model": "google/gemma-3-27b-it", "disable_hybrid_kv_cache_manager": True,
+          "max_model_len": 32768, "gpu": gpus(1, "nvidia-h100-80gb")},
+         {"model": "google/gemma-3-27b-it", "max_model_len": 32768,
+          "gpu": gpus(1, "nvidia-h100-80gb")},
+         "layers with a window keep every token", "leave out --disable-hybrid-kv-cache-manager",
+         11),
+    Case("windows-at-full-length", "warn",
+         {"model": "google/gemma-3-27b-it", "engine": "llama.cpp",
+          "args": {"ctx_size": 32768, "swa_full": True}, "gpu": gpus(1, "nvidia-h100-80gb")},
+         {"model": "google/gemma-3-27b-it", "engine": "llama.cpp", "args": {"ctx_size": 32768},
+          "gpu": gpus(1, "nvidia-h100-80gb")},
+         "layers with a window keep every token", "leave out --swa-full", 12),
+    Case("speculation-costs-cache", "note",
+         {"model": "qwen3.5-27b", "gpu": gpus(1, "nvidia-h100-80gb"), "max_model_len": 8192,
+          "speculative_method": "mtp", "num_speculative_tokens": 2},
+         {"model": "qwen3.5-27b", "gpu": gpus(1, "nvidia-h100-80gb"), "max_model_len": 8192},
+         "speculation leaves", "fewer proposed tokens", 12),
+    Case("fraction-out-of-interval", "fail",
+         {"engine": "sglang", "max_model_len": 32768, "args": {"mem_fraction_static": 0.3}},
+         {"engine": "sglang", "max_model_len": 32768, "args": {"mem_fraction_static": 0.8}},
+         "mem_fraction_static 0.3 leaves too little for the cache",
+         "is the least", 12),
+    Case("two-limits", "warn",
+         {"engine": "tensorrt-llm", "max_model_len": 8192,
+          "args": {"free_gpu_memory_fraction": 0.9, "max_tokens": 20000}},
+         {"engine": "tensorrt-llm", "max_model_len": 8192,
+          "args": {"free_gpu_memory_fraction": 0.9}},
+         "the smaller pool wins, which is that of max_tokens", "leave out the one", 13),
+    Case("engine-refuses", "fail",
+         {"tensor_parallel_size": 3, "max_model_len": 8192, "gpu": gpus(3)},
+         {"tensor_parallel_size": 2, "max_model_len": 8192, "gpu": L40S_2},
+         "3", "", 12),
+]  # fmt: skip
+each = pytest.mark.parametrize("case", CASES, ids=[f"{i}-{c.code}" for i, c in enumerate(CASES)])
+
+
+@each
+def test_found(case: Case) -> None:
+    """The mistake is found, at its line, with what to write instead."""
+    found = by_code(report_of(case.wrong), case.code)
+
+    assert found.status == case.status
+    assert case.message in found.message
+    assert case.cure in found.hint
+    assert (found.file, found.line) == ("deploy.yaml", case.line)
+    assert found.where == f"deploy.yaml:{case.line}"
+
+
+@each
+def test_cured(case: Case) -> None:
+    """With the cure there is no such finding."""
+    assert case.code not in codes(report_of(case.cured))
+
+
+def report_of(given: dict[str, Any]) -> CheckReport:
+    return report_on(server(**given))
+
+
+def test_nothing_to_say() -> None:
+    """A server that is right has no finding."""
+    made = report_on(server(max_model_len=8192, tensor_parallel_size=1))
+
+    assert codes(made) == []
+    assert [r.status for r in made.results] == ["pass"]
+
+
+def two(share: float, other: float, *, carrier: str = "compose") -> CheckReport:
+    def one(name: str, utilization: float) -> Server:
+        return server(
+            name=name,
+            carrier=carrier,
+            max_model_len=1024,
+            gpu_memory_utilization=utilization,
+            gpu=gpus(1, "nvidia-h200", resource="gpus", visible=("0",)),
+        )
+
+    return report_on(one("a", share), one("b", other))
+
+
+def test_two_on_one_device() -> None:
+    """Shares of servers on one device are added up; what they may have is told."""
+    found = by_code(two(0.6, 0.5), "shares-over-card")
+
+    assert found.name == "b"
+    assert found.status == "fail"
+    assert "0.6 + 0.5 are 1.1 of the card" in found.message
+    assert "at most --gpu-memory-utilization 0.5 each" in found.hint
+    assert codes(two(0.5, 0.5)) == []
+
+
+def test_a_script_may_start_one_of_them() -> None:
+    """A script does not say that both run at once: it is a warning there."""
+    assert by_code(two(0.6, 0.5, carrier="shell"), "shares-over-card").status == "warn"
+
+
+def test_shares_of_what_is_free() -> None:
+    """Sums of shares of what is free say nothing: the order of starts decides, which is told."""
+    made = report_on(
+        *(
+            server(
+                name=name,
+                engine="lmdeploy",
+                carrier="compose",
+                max_model_len=2048,
+                gpu=gpus(1, "nvidia-h200", resource="gpus", visible=("0",)),
+            )
+            for name in "ab"
+        )
+    )
+
+    assert by_code(made, "shared-card").status == "warn"
+
+
+def test_devices_of_their_own() -> None:
+    """A scheduler gives each pod its own device."""
+    made = report_on(server(name="a", max_model_len=8192), server(name="b", max_model_len=8192))
+
+    assert codes(made) == []
+
+
+def test_instance_types_count() -> None:
+    """An instance type says how many cards there are where nothing else does."""
+    wrong = gpus(None, "g5.12xlarge", resource=None)
+    found = by_code(report_on(server(max_model_len=4096, gpu=wrong)), "idle-gpus")
+
+    assert "g5.12xlarge" not in codes(report_on(server(max_model_len=4096, gpu=wrong)))
+    assert found.message.startswith("3 GPUs of 4 stay idle")
+
+
+def test_engine_refusal_stops_its_assertions() -> None:
+    """What the engine refuses is said once, and what hangs on it is skipped with that reason."""
+    made = report_on(
+        server(tensor_parallel_size=3, gpu=gpus(3), max_model_len=8192),
+        asserts={"min_max_concurrency": 1},
+    )
+
+    assert [r.status for r in made.results] == ["fail", "skip", "skip"]
+    assert made.results[1].message == "the engine refuses these settings"
+
+
+def test_not_modelled_is_no_failure() -> None:
+    """What kvcalc does not model fails nobody's build: it is skipped, and says so."""
+    made = report_on(server(engine="tgi", max_model_len=8192))
+
+    assert {r.status for r in made.results} == {"skip"}
+    assert "not modelled" in made.results[0].message

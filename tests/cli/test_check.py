@@ -1,0 +1,473 @@
+"""kvcalc check and kvcalc diff as they are typed: what is read, what comes out, the exit code."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.harness import call, is_fault, validate
+
+COMMAND = ["--", "vllm", "serve", "meta-llama/Llama-3.1-8B", "--max-model-len", "8192"]
+TIGHT = ["--", "vllm", "serve", "meta-llama/Llama-3.1-70B", "--max-model-len", "32768"]
+TIGHT += ["--tensor-parallel-size", "2"]
+DEPLOY = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: llama
+spec:
+  replicas: 2
+  template:
+    spec:
+      nodeSelector:
+        nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3
+      containers:
+        - name: vllm
+          image: vllm/vllm-openai:v0.10.2
+          args:
+            - --model=meta-llama/Llama-3.1-70B-Instruct
+            - --tensor-parallel-size=2
+            - --max-model-len=32768
+            - --api-key=$(API_KEY)
+            - --served-model-name=sk-served-0123
+          env:
+            - name: API_KEY
+              value: sk-secret-4711
+            - name: HF_TOKEN
+              value: hf_secret_0815
+          resources:
+            limits:
+              nvidia.com/gpu: 2
+"""
+CURED = DEPLOY.replace("tensor-parallel-size=2", "tensor-parallel-size=4").replace(
+    "nvidia.com/gpu: 2", "nvidia.com/gpu: 4"
+)
+WARNED = CURED.replace("nvidia.com/gpu: 4", "nvidia.com/gpu: 8")
+UNKNOWN = CURED.replace("meta-llama/Llama-3.1-70B-Instruct", "org/nothing-like-it")
+ALL_FORMATS = ("table", "json", "csv", "markdown", "github", "junit", "gitlab")
+
+
+def write(**files: str) -> None:
+    for name, text in files.items():
+        Path(f"{name}.yaml").write_text(text, encoding="utf-8")
+
+
+def test_command() -> None:
+    """Everything behind `--` is read as a serve command."""
+    outcome = call("check", "--gpu", "h100-80gb", *COMMAND)
+
+    assert outcome.code == 0
+    assert (
+        outcome.out == "PASS     command: fits is true\n\n0 failed, 0 warned, 1 passed, 0 skipped\n"
+    )
+
+
+def test_manifest() -> None:
+    """A manifest is read as it is; a failure says what would pass, at the line of the setting."""
+    write(deploy=DEPLOY)
+    outcome = call("check", "deploy.yaml")
+
+    assert outcome.code == 1
+    assert "FAIL     llama: fits is false:" in outcome.out
+    assert "(deploy.yaml:17)" in outcome.out
+    assert "--tensor-parallel-size 4 passes" in outcome.out
+    write(deploy=CURED)
+    assert call("check", "deploy.yaml").code == 0
+
+
+def test_stdin() -> None:
+    """`-` is stdin."""
+    outcome = call("check", "-", stdin=DEPLOY.encode())
+
+    assert outcome.code == 1
+    assert "(-:17)" in outcome.out
+
+
+def test_folder_is_searched() -> None:
+    """A folder's manifests are checked; what names no engine is passed over."""
+    Path("k8s/base").mkdir(parents=True)
+    Path("k8s/base/deploy.yaml").write_text(DEPLOY, encoding="utf-8")
+    Path("k8s/cured.yaml").write_text(CURED.replace("name: llama", "name: other"), encoding="utf-8")
+    Path("k8s/service.yaml").write_text("kind: Service\nmetadata: {name: x}\n", encoding="utf-8")
+    outcome = call("check", "k8s", "-f", "json")
+
+    assert outcome.code == 1
+    assert sorted(d["file"] for d in outcome.document["deployments"]) == [
+        "k8s/base/deploy.yaml",
+        "k8s/cured.yaml",
+    ]
+
+
+def test_default_file() -> None:
+    """Without a file it is kvcalc.yaml here, and without that it says what to write."""
+    assert "which files?" in is_fault(call("check"))
+    write(kvcalc="deployments: [{name: a, model: llama-3.1-8b, gpu: l40s, max: 8192}]\n")
+    assert call("check").code == 0
+
+
+def test_kvcalc_yaml_holds_for_manifests() -> None:
+    """Assertions, models, levels and the card of kvcalc.yaml hold for files that are named."""
+    write(
+        deploy=UNKNOWN,
+        kvcalc="models: {org/nothing-like-it: llama-3.1-70b}\nassert: {min_max_concurrency: 900}\n",
+    )
+    outcome = call("check", "deploy.yaml")
+
+    assert outcome.code == 1
+    assert re.search(r"FAIL +llama: max_concurrency [\d.]+ < 900 .*\(kvcalc.yaml:2\)", outcome.out)
+    assert call("check", "deploy.yaml", "--settings", "").code == 2
+
+
+def test_deployment_of_a_file() -> None:
+    """A deployment of kvcalc.yaml may be a manifest, with settings and assertions of its own."""
+    Path("k8s").mkdir()
+    Path("k8s/deploy.yaml").write_text(CURED, encoding="utf-8")
+    write(
+        kvcalc="deployments:\n  - name: prod\n    file: k8s/deploy.yaml\n"
+        "    assert: {min_max_concurrency: 1, max_num_gpus: 4}\n"
+    )
+    outcome = call("check", "-f", "json")
+
+    found = {r["assertion"]: r for r in outcome.results}
+    assert found["min_max_concurrency"]["status"] == "pass"
+    assert found["max_num_gpus"]["actual"] == 8  # two replicas of four
+    assert found["max_num_gpus"]["where"] == "kvcalc.yaml:4"
+    assert {r["name"] for r in outcome.results} == {"prod"}
+
+
+def test_assert_option() -> None:
+    """--assert asks the same of everything, above what files say; slips name the option."""
+    write(kvcalc="deployments: [{name: a, model: llama-3.1-8b, gpu: l40s, max: 8192,"
+          " assert: {min_max_concurrency: 1}}]\n")  # fmt: skip
+
+    assert call("check").code == 0
+    assert call("check", "--assert", "min_max_concurrency=900").code == 1
+    assert call("check", "--assert", "min_max_concurrency=2", "--assert", "fits=true").code == 0
+    assert is_fault(call("check", "--assert", "min_max_concurency=2")).startswith("--assert: ")
+    assert is_fault(call("check", "--assert", "fits")).startswith("--assert: ")
+    assert "two readings" in is_fault(call("check", "--assert", "min_kv_cache_tokens=32k"))
+
+
+def test_gpu_option() -> None:
+    """--gpu is above what the file says; --gpu-memory is a card of one's own."""
+    write(deploy=DEPLOY)
+
+    assert call("check", "deploy.yaml", "--gpu", "h200").code == 0
+    assert call("check", "deploy.yaml", "--gpu-memory", "140GiB").code == 0
+    assert call("check", "--gpu-memory", "24GiB", "--gpu-free", "10GiB", *COMMAND).code == 1
+    assert "unknown GPU" in is_fault(call("check", "deploy.yaml", "--gpu", "h1000"))
+
+
+def test_model_option() -> None:
+    """--model says what a served name is, or what every unknown one is."""
+    write(deploy=UNKNOWN)
+
+    assert call("check", "deploy.yaml").code == 2
+    assert call("check", "deploy.yaml", "--model", "llama-3.1-70b").code == 0
+    assert call("check", "deploy.yaml", "--model", "org/nothing-like-it=llama-3.1-70b").code == 0
+
+
+def test_sequences() -> None:
+    """--sequences is the goal of `fits`."""
+    assert call("check", "--gpu", "l40s", *COMMAND).code == 0
+    assert call("check", "--gpu", "l40s", "--sequences", "500", *COMMAND).code == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "code"),
+    [
+        (CURED, [], 0),
+        (CURED, ["--fail-on-warn"], 0),
+        (CURED, ["--no-fail"], 0),
+        (WARNED, [], 0),
+        (WARNED, ["--fail-on-warn"], 1),
+        (WARNED, ["--fail-on-warn", "--no-fail"], 0),
+        (DEPLOY, [], 1),
+        (DEPLOY, ["--fail-on-warn"], 1),
+        (DEPLOY, ["--no-fail"], 0),
+        (UNKNOWN, [], 2),
+        (UNKNOWN, ["--fail-on-warn"], 2),
+        (UNKNOWN, ["--no-fail"], 2),
+        (DEPLOY + "---\n" + UNKNOWN, [], 2),
+        (DEPLOY + "---\n" + UNKNOWN, ["--no-fail"], 2),
+    ],
+)
+@pytest.mark.parametrize("form", ALL_FORMATS)
+def test_exit_codes(file: str, flags: list[str], code: int, form: str) -> None:
+    """The exit code means the same under every flag and in every format."""
+    write(deploy=file)
+
+    assert call("check", "deploy.yaml", "-f", form, *flags).code == code
+
+
+@pytest.mark.parametrize("file", [CURED, WARNED, DEPLOY, UNKNOWN], ids="CWDU")
+def test_document(file: str) -> None:
+    """The JSON document is as its schema says, and its count is that of its results."""
+    write(deploy=file)
+    outcome = call("check", "deploy.yaml", "-f", "json", "--show")
+
+    assert validate("check", outcome.document) == []
+    counted = outcome.document["summary"]
+    statuses = [r["status"] for r in outcome.results]
+    for name, status in (("passed", "pass"), ("failed", "fail"), ("warned", "warn")):
+        assert counted[name] == statuses.count(status)
+    assert outcome.err == ""
+
+
+@pytest.mark.parametrize("form", ALL_FORMATS)
+@pytest.mark.parametrize("file", [CURED, DEPLOY, UNKNOWN], ids="CDU")
+def test_no_secret_is_shown(file: str, form: str) -> None:
+    """Values of variables and keys are in no output."""
+    write(deploy=file)
+    outcome = call("check", "deploy.yaml", "-f", form, "--show")
+    behind = call(
+        *("check", "--gpu", "l40s", "-f", form, "--show"),
+        *("--", "HF_TOKEN=hf_secret_0815", "vllm", "serve", "meta-llama/Llama-3.1-8B"),
+        *("--api-key", "sk-secret-4711", "--no-such-flag", "--max-model-len", "8192"),
+    )
+
+    for shown in (outcome.out, outcome.err, behind.out, behind.err):
+        for secret in ("sk-secret-4711", "hf_secret_0815", "sk-served-0123"):
+            assert secret not in shown
+
+
+def test_show() -> None:
+    """--show prints each setting with the line that it was read from."""
+    write(deploy=DEPLOY)
+    shown = call("check", "deploy.yaml", "--show").out
+
+    assert re.search(r"tensor_parallel_size +2 +--tensor-parallel-size +deploy.yaml:16", shown)
+    assert re.search(r"max_model_len +32768 +--max-model-len +deploy.yaml:17", shown)
+    assert re.search(r"gpu +NVIDIA-H100-80GB-HBM3 +nvidia.com/gpu.product +deploy.yaml:10", shown)
+    read = call("check", "deploy.yaml", "--show", "-f", "json").document["deployments"][0]["read"]
+    assert {"name": "max_model_len", "value": 32768, "kind": "field",
+            "written": "--max-model-len", "where": "deploy.yaml:17"} in read  # fmt: skip
+
+
+def test_reports() -> None:
+    """One run writes every format; stdout holds one of them."""
+    write(deploy=DEPLOY)
+    outcome = call(
+        *("check", "deploy.yaml"),
+        *(word for form in ALL_FORMATS for word in ("--report", f"{form}:out.{form}")),
+    )
+
+    assert outcome.code == 1
+    assert Path("out.table").read_text(encoding="utf-8") == outcome.out
+    document = json.loads(Path("out.json").read_text(encoding="utf-8"))
+    assert validate("check", document) == []
+    rows = list(csv.DictReader(io.StringIO(Path("out.csv").read_text(encoding="utf-8"))))
+    assert len(rows) == len(document["results"])
+    for form in ("markdown", "github", "junit", "gitlab"):
+        again = call("check", "deploy.yaml", "-f", form)
+        assert Path(f"out.{form}").read_text(encoding="utf-8") == again.out
+
+
+def test_no_report_over_what_is_read() -> None:
+    """A report replaces no file that the run reads."""
+    write(deploy=DEPLOY)
+    Path("base.json").write_text(call("check", "deploy.yaml", "-f", "json").out, encoding="utf-8")
+
+    for path in ("deploy.yaml", "base.json"):
+        error = is_fault(
+            call("check", "deploy.yaml", "--baseline", "base.json", "--report", f"json:{path}")
+        )
+        assert "would replace" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("broken.yaml", b"a: [\n", "broken.yaml:"),
+        ("binary.yaml", b"\x00\x01\x02", "not text"),
+        ("nothing.yaml", b"kind: Service\n", "starts no server"),
+        ("bomb.yaml", b"a: &a [x,x]\n" + b"".join(
+            b"%c: &%c [*%c,*%c]\n" % (c, c, c - 1, c - 1) for c in range(98, 122)
+        ), "bomb.yaml"),
+    ],
+)  # fmt: skip
+def test_broken_files(name: str, content: bytes, said: str) -> None:
+    """What cannot be read is one line on stderr, and exit code 2."""
+    Path(name).write_bytes(content)
+
+    assert said in is_fault(call("check", name))
+
+
+def test_broken_file_among_others() -> None:
+    """A broken file is refused, and the rest is checked all the same."""
+    write(deploy=CURED, broken="a: [\n")
+    outcome = call("check", "broken.yaml", "deploy.yaml", "missing.yaml", "-f", "json")
+
+    assert outcome.code == 2
+    refused = [r for r in outcome.results if r["status"] == "refused"]
+    assert [r["file"] for r in refused] == ["broken.yaml", "missing.yaml"]
+    assert "pass" in {r["status"] for r in outcome.results}
+
+
+def test_no_command() -> None:
+    """A command that starts no server is refused with how to write it."""
+    outcome = call("check", "--", "ls", "-l")
+
+    assert "no server that kvcalc knows" in is_fault(outcome)
+    assert "vllm serve" in outcome.hints[0]
+
+
+def test_faults_of_kvcalc_yaml() -> None:
+    """Every fault of the file is told, each with its line and a hint."""
+    write(kvcalc="deployments:\n  - {name: a, modl: x}\n  - {name: b, model: y, max: 32k}\n")
+    outcome = call("check")
+
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.errors[0].startswith("error: kvcalc.yaml:2: unknown setting")
+    assert len(outcome.errors) == len(outcome.hints) == 2
+
+
+def test_settings_stay_settings() -> None:
+    """The same file is still the settings of other commands; checks are passed over there."""
+    write(
+        kvcalc="gpu: l40s\nmax_model_len: 4096\ndeployments: [{name: a, model: llama-3.1-8b}]\n"
+        "assert: {fits: true}\nworkloads: {x: [200]}\n"
+    )
+    outcome = call("capacity", "llama-3.1-8b", "-f", "json")
+
+    assert outcome.code == 0
+    assert outcome.results[0]["max_model_len"] == 4096
+    assert call("check", "-f", "json").document["deployments"][0]["gpu"] == "l40s"
+    write(kvcalc="deploymentss: []\n")
+    assert "deployments" in call("capacity", "llama-3.1-8b").hints[0]
+
+
+# ------------------------------------------------------------------ baseline and diff
+
+
+def save(name: str, *arguments: str) -> None:
+    Path(name).write_text(call("check", "-f", "json", *arguments).out, encoding="utf-8")
+
+
+def test_baseline() -> None:
+    """What failed before by no less is a warning; what is new, or worse, fails."""
+    write(deploy=DEPLOY)
+    floor = ["deploy.yaml", "--gpu", "h200", "--assert", "min_max_concurrency=100"]
+    save("base.json", *floor)
+    same = call("check", *floor, "--baseline", "base.json")
+    assert same.code == 0
+    assert same.out.count("as in the baseline") == 1
+    assert call("check", *floor, "--baseline", "base.json", "--fail-on-warn").code == 1
+
+    write(deploy=DEPLOY.replace("32768", "65536"))
+    worse = call("check", *floor, "--baseline", "base.json", "-f", "json")
+    assert worse.code == 1
+    found = {r["assertion"]: r["status"] for r in worse.results}
+    assert found["min_max_concurrency"] == "fail"
+    assert found["fits"] == "pass"
+
+    write(deploy=DEPLOY.replace("32768", "16384"))
+    assert call("check", *floor, "--baseline", "base.json").code == 0
+    new = ["--assert", "min_max_sequences=100"]
+    assert call("check", *floor, *new, "--baseline", "base.json").code == 1
+
+
+def test_baseline_of_a_baseline() -> None:
+    """A run that was held against a baseline can be one itself."""
+    write(deploy=DEPLOY)
+    save("first.json", "deploy.yaml")
+    save("second.json", "deploy.yaml", "--baseline", "first.json")
+
+    assert call("check", "deploy.yaml", "--baseline", "second.json").code == 0
+
+
+def test_baseline_does_not_excuse_the_unreadable() -> None:
+    """What cannot be read was no better before."""
+    write(deploy=UNKNOWN)
+    save("base.json", "deploy.yaml")
+
+    assert call("check", "deploy.yaml", "--baseline", "base.json").code == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{}", "[]", '{"schema": "kvcalc.plan/1", "results": []}', '{"schema": "kvcalc.check/1"}',
+     '{"schema": "kvcalc.check/1", "results": [1]}'],
+)  # fmt: skip
+def test_bad_baseline(content: str) -> None:
+    """A baseline that is no document of kvcalc check is refused."""
+    write(deploy=CURED)
+    Path("base.json").write_text(content, encoding="utf-8")
+
+    assert is_fault(call("check", "deploy.yaml", "--baseline", "base.json")).startswith("base.json")
+
+
+def test_diff() -> None:
+    """A change that costs capacity is marked; it fails only where that is asked for."""
+    write(deploy=CURED)
+    save("before.json", "deploy.yaml")
+    write(deploy=CURED.replace("32768", "65536"))
+    save("after.json", "deploy.yaml")
+    outcome = call("diff", "before.json", "after.json", "-f", "json")
+
+    assert outcome.code == 0
+    assert validate("diff", outcome.document) == []
+    found = {r["metric"]: r for r in outcome.results}
+    assert found["max_concurrency"]["costs"]
+    assert found["max_concurrency"]["after"] < found["max_concurrency"]["before"]
+    assert not found["max_model_len"]["costs"]
+    assert "kv_cache_bytes" not in found or not found["kv_cache_bytes"]["gains"]
+    assert call("diff", "before.json", "after.json", "--fail-on-regression").code == 1
+    assert call("diff", "after.json", "before.json", "--fail-on-regression").code == 0
+    assert call("diff", "before.json", "before.json", "--fail-on-regression").out == (
+        "nothing changed\n"
+    )
+
+
+def test_diff_as_a_comment() -> None:
+    """As Markdown it is a comment for a pull request: the verdict, then a table a deployment."""
+    write(deploy=CURED)
+    save("before.json", "deploy.yaml")
+    write(deploy=DEPLOY)
+    save("after.json", "deploy.yaml")
+    text = call("diff", "before.json", "after.json", "-f", "markdown").out
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+
+    assert re.match(r"### \d+ of \d+ figures changed cost capacity\n", text)
+    assert rows[0] == "| figure | before | after | change |  |"
+    assert rows[2] == "| fits | pass | fail | - | COSTS |"
+    assert all(len(row.strip("|").split("|")) == 5 for row in rows)
+
+
+def test_diff_of_deployments() -> None:
+    """A deployment that came or went is told."""
+    write(deploy=CURED)
+    save("one.json", "deploy.yaml")
+    write(deploy=CURED + "---\n" + CURED.replace("name: llama", "name: second"))
+    save("two.json", "deploy.yaml")
+    found = call("diff", "one.json", "two.json", "-f", "json").results
+
+    assert [(r["name"], r["metric"], r["before"]) for r in found] == [
+        ("second", "deployment", None)
+    ]
+
+
+def test_diff_of_capacity() -> None:
+    """Documents of kvcalc capacity can be compared, too."""
+    for name, length in (("a", "8192"), ("b", "16384")):
+        outcome = call(
+            *("capacity", "llama-3.1-8b", "--gpu", "l40s", "--max", length, "-f", "json")
+        )
+        Path(f"{name}.json").write_text(outcome.out, encoding="utf-8")
+    found = call("diff", "a.json", "b.json", "-f", "json").results
+
+    assert {"max_concurrency", "needed_bytes"} <= {r["metric"] for r in found}
+
+
+def test_diff_of_nothing() -> None:
+    """Two files are needed."""
+    assert "which two files?" in is_fault(call("diff"))
+    assert "which two files?" in is_fault(call("diff", "a.json"))
+    assert "twice" in is_fault(call("diff", "-", "-"))
+    assert is_fault(call("diff", "a.json", "b.json")).startswith("a.json: ")
