@@ -51,8 +51,8 @@ def read_snapshot(source: str, stdin: BinaryIO | None = None) -> Snapshot:
     """Read a snapshot from a file, or from stdin for `-`.
 
     Args:
-        source: a path, or `-`; a pickle of up to 1 GiB (some twenty seconds for 400 MiB, mostly
-            of traces, which are passed over), or JSON of up to 64 MiB.
+        source: a path, or `-`; a pickle of up to 1 GiB (a second for each 10 to 25 MiB, most of it
+            traces, which are passed over in little memory), or JSON of up to 64 MiB.
         stdin: what `-` stands for; the process's own when None.
 
     Raises:

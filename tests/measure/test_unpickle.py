@@ -28,10 +28,10 @@ def read(data: bytes, **options: Any) -> Any:
 
 def refused(data: bytes) -> str:
     """Return what a pickle is refused with; within a second, in one line."""
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(InputError) as error:
         read(data)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert "\n" not in str(error.value)
     assert error.value.hint
     assert error.value.where == "x.pickle"
