@@ -102,14 +102,20 @@ def _fetched(url: str, timeout: float, limit: int) -> bytes:
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     connection = kind(parts.hostname or "", port, timeout=timeout)
     late = threading.Event()
-    timer = threading.Timer(timeout, _cut_off, (connection, late))
+    held: list[socket.socket] = []
+    timer = threading.Timer(timeout, _cut_off, (held, late))
     timer.daemon = True
     timer.start()
     try:
+        connection.connect()
+        held.append(connection.sock)  # which the connection forgets once an answer has it
         connection.request(
             "GET", path, headers={"Accept": "text/plain", "Accept-Encoding": "identity"}
         )
-        return _body(connection.getresponse(), where, limit)
+        with connection.getresponse() as answer:
+            content = _body(answer, where, limit)
+        if late.is_set():  # a cut-off answer may look like a whole one
+            raise TimeoutError
     except ssl.SSLError as error:
         raise UnavailableError(
             f"no secure connection: {error.reason or error}", where=where, hint="check the scheme"
@@ -129,15 +135,15 @@ def _fetched(url: str, timeout: float, limit: int) -> bytes:
     finally:
         timer.cancel()
         connection.close()
+    return content
 
 
-def _cut_off(connection: HTTPConnection, late: threading.Event) -> None:
+def _cut_off(held: list[socket.socket], late: threading.Event) -> None:
     """End a request whose time is up, wherever it is: a drip of bytes never times out by itself."""
     late.set()
-    held = connection.sock
-    if held is not None:
+    for each in held:
         try:
-            held.shutdown(socket.SHUT_RDWR)
+            each.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
 

@@ -157,9 +157,11 @@ def _capacity(
         except KvcalcError:
             pass  # releases without such a setting
     pool = made.block_pool
-    if pool is None or made.split != "one_pool":
+    if pool is None or len(made.rank.pools) > 1:
         return None, False
-    return capacity(made, blocks * pool.unit_bytes + made.rank.fixed_bytes), False
+    size = pool.check_unit_bytes or pool.unit_bytes
+    found = capacity(made, blocks * size + made.rank.fixed_bytes)
+    return (found, False) if found.num_blocks == blocks else (None, False)
 
 
 def _figures(
