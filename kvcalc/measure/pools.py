@@ -50,6 +50,9 @@ def jax_stats(text: str, where: str = "the statistics") -> list[PoolState]:
     Raises:
         InputError: as `read_jax_stats`.
     """
+    if len(text) > _STATS_BYTES:
+        message = f"more than {format_count(_STATS_BYTES)} characters"
+        raise InputError(message, hint=_STATS_HINT, where=where)
     depth = deepest = 0
     for mark in text:
         depth += (mark in "[{(") - (mark in "]})")

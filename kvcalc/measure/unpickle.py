@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import pickletools
 import re
-import struct
-from codecs import escape_decode
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from kvcalc.core.errors import InputError
 from kvcalc.core.values import Value
 from kvcalc.measure.feed import Feed
+from kvcalc.measure.pickle_atoms import MAX_INT, MAX_LINE, MAX_TEXT, U4, U8, Atoms
 
 __all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_OBJECTS", "MAX_TEXT", "SKIPPED", "Pickled", "unpickle"]
 
@@ -32,12 +30,7 @@ MAX_DEPTH = 32
 MAX_OBJECTS = 2_000_000
 """Values that wait to be put somewhere, and containers that are built."""
 
-MAX_TEXT = 2**20
-"""Bytes of one text; the longest of a snapshot is a file's name."""
-
 _MAX_MEMO = 50_000_000
-_MAX_INT = 16  # bytes of a whole number
-_MAX_LINE = 256  # characters of a number that is written out
 _PROTOCOL = 5
 _STOP = 0x2E
 _BYTE = 0xFF
@@ -98,16 +91,14 @@ def unpickle(
 _MOST_FOUND = 100
 
 
-class _Machine:
+class _Machine(Atoms):
     """A stack of values, the stacks under its marks, and the memo."""
 
     def __init__(self, feed: Feed, where: str, skip: frozenset[str], find: str) -> None:
-        self.feed = feed
-        self.where = where
+        super().__init__(feed, where)
         self.skip = skip
         self.find = find
         self.found: list[dict[str, Any]] = []
-        self.stack: list[Any] = []
         self.below: list[list[Any]] = []
         self.memo: list[Any] = []
         self.dark = 0  # marks that stand inside something passed over
@@ -148,13 +139,6 @@ class _Machine:
 
     # ------------------------------------------------------------------ refusing
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise InputError(
-            f"{what} (byte {self.feed.offset:,})",
-            hint="a snapshot is what torch.cuda.memory._dump_snapshot writes; record it anew",
-            where=self.where,
-        )
-
     def _refuse_opcode(self, code: int) -> NoReturn:
         self.feed.position -= 1
         name = _NAMES.get(code)
@@ -168,29 +152,6 @@ class _Machine:
             self._refuse(f"more than {MAX_OBJECTS:,} values")
         if len(self.memo) > _MAX_MEMO:
             self._refuse(f"more than {_MAX_MEMO:,} values are remembered")
-
-    # ------------------------------------------------------------------ arguments
-
-    def _bytes(self, count: int) -> bytes:
-        taken = self.feed.take(count)
-        if taken is None:
-            self._refuse("it ends in the middle of a value")
-        return taken
-
-    def _text_bytes(self, count: int) -> bytes:
-        if count > MAX_TEXT:
-            self._refuse(f"a text of {count:,} bytes, more than {MAX_TEXT:,}")
-        return self._bytes(count)
-
-    def _line(self, most: int) -> bytes:
-        feed = self.feed
-        feed.need(most)
-        end = feed.data.find(b"\n", feed.position, feed.position + most)
-        if end < 0:
-            self._refuse("a line has no end")
-        line = feed.data[feed.position : end]
-        feed.position = end + 1
-        return line
 
     # ------------------------------------------------------------------ stack
 
@@ -254,7 +215,7 @@ class _Machine:
             self._refuse(f"pickle protocol {version} is not known")
 
     def frame(self) -> None:
-        (length,) = _U8.unpack(self._bytes(8))
+        (length,) = U8.unpack(self._bytes(8))
         if self.feed.offset < self.frame_end:
             self._refuse("a frame begins inside another")
         self.frame_end = self.feed.offset + length
@@ -267,7 +228,7 @@ class _Machine:
             self._refuse("nothing is there to be remembered")
         value = self.stack[-1]
         if self.find and value == self.find and type(value) is str:
-            self.found_at.append(b"j" + _U4.pack(index) if index > _BYTE else bytes((0x68, index)))
+            self.found_at.append(b"j" + U4.pack(index) if index > _BYTE else bytes((0x68, index)))
             if len(self.found_at) > _MOST_FOUND:
                 self._refuse("a text is remembered again and again")
         if index == len(memo):
@@ -287,14 +248,14 @@ class _Machine:
         self._memoize(self._bytes(1)[0])
 
     def long_binput(self) -> None:
-        self._memoize(_U4.unpack(self._bytes(4))[0])
+        self._memoize(U4.unpack(self._bytes(4))[0])
 
     def put(self) -> None:
         self._memoize(self._index())
 
     def _index(self) -> int:
-        line = self._line(_MAX_LINE)
-        if not line.isdigit() or len(line) > _MAX_INT:
+        line = self._line(MAX_LINE)
+        if not line.isdigit() or len(line) > MAX_INT:
             self._refuse("a place of the memo is no number")
         return int(line)
 
@@ -308,111 +269,10 @@ class _Machine:
         self._get(self._bytes(1)[0])
 
     def long_binget(self) -> None:
-        self._get(_U4.unpack(self._bytes(4))[0])
+        self._get(U4.unpack(self._bytes(4))[0])
 
     def get(self) -> None:
         self._get(self._index())
-
-    # ------------------------------------------------------------------ opcodes: numbers and texts
-
-    def none(self) -> None:
-        self.stack.append(None)
-
-    def true(self) -> None:
-        self.stack.append(True)
-
-    def false(self) -> None:
-        self.stack.append(False)
-
-    def binint(self) -> None:
-        self.stack.append(_I4.unpack(self._bytes(4))[0])
-
-    def binint1(self) -> None:
-        self.stack.append(self._bytes(1)[0])
-
-    def binint2(self) -> None:
-        self.stack.append(_U2.unpack(self._bytes(2))[0])
-
-    def _long(self, count: int) -> None:
-        if not 0 <= count <= _MAX_INT:
-            self._refuse(f"a whole number of {count:,} bytes")
-        self.stack.append(int.from_bytes(self._bytes(count), "little", signed=True))
-
-    def long1(self) -> None:
-        self._long(self._bytes(1)[0])
-
-    def long4(self) -> None:
-        self._long(_I4.unpack(self._bytes(4))[0])
-
-    def int_line(self) -> None:
-        line = self._line(_MAX_LINE)
-        if line in (b"00", b"01"):
-            self.stack.append(line == b"01")
-        else:
-            self._number(line)
-
-    def long_line(self) -> None:
-        self._number(self._line(_MAX_LINE).removesuffix(b"L"))
-
-    def _number(self, line: bytes) -> None:
-        digits = line.removeprefix(b"-")
-        if not digits.isdigit() or len(digits) > 2 * _MAX_INT:
-            self._refuse("a whole number is not one, or too long")
-        self.stack.append(int(line))
-
-    def float_line(self) -> None:
-        try:
-            self.stack.append(float(self._line(_MAX_LINE)))
-        except ValueError:
-            self._refuse("a number is not one")
-
-    def binfloat(self) -> None:
-        self.stack.append(_F8.unpack(self._bytes(8))[0])
-
-    def _unicode(self, data: bytes, encoding: str) -> None:
-        try:
-            self.stack.append(data.decode(encoding, "surrogatepass"))
-        except UnicodeDecodeError:
-            self._refuse("a text is not in its encoding")
-
-    def short_binunicode(self) -> None:
-        self._unicode(self._bytes(self._bytes(1)[0]), "utf-8")
-
-    def binunicode(self) -> None:
-        self._unicode(self._text_bytes(_U4.unpack(self._bytes(4))[0]), "utf-8")
-
-    def binunicode8(self) -> None:
-        self._unicode(self._text_bytes(_U8.unpack(self._bytes(8))[0]), "utf-8")
-
-    def unicode_line(self) -> None:
-        self._unicode(self._line(MAX_TEXT), "raw-unicode-escape")
-
-    def string_line(self) -> None:
-        line = self._line(MAX_TEXT)
-        if len(line) < len("''") or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
-            self._refuse("a text stands in no quotes")
-        try:
-            self._unicode(escape_decode(line[1:-1])[0], "latin-1")
-        except ValueError:
-            self._refuse("a text is not in its encoding")
-
-    def short_binstring(self) -> None:
-        self._unicode(self._bytes(self._bytes(1)[0]), "latin-1")
-
-    def binstring(self) -> None:
-        count = _I4.unpack(self._bytes(4))[0]
-        if count < 0:
-            self._refuse(f"a text of {count:,} bytes")
-        self._unicode(self._text_bytes(count), "latin-1")
-
-    def short_binbytes(self) -> None:
-        self.stack.append(self._bytes(self._bytes(1)[0]))
-
-    def binbytes(self) -> None:
-        self.stack.append(self._text_bytes(_U4.unpack(self._bytes(4))[0]))
-
-    def binbytes8(self) -> None:
-        self.stack.append(self._text_bytes(_U8.unpack(self._bytes(8))[0]))
 
     # ------------------------------------------------------------------ opcodes: containers
 
@@ -552,11 +412,6 @@ class _Machine:
 
 
 _CONTAINERS = (list, dict, tuple)
-_I4 = struct.Struct("<i")
-_U2 = struct.Struct("<H")
-_U4 = struct.Struct("<I")
-_U8 = struct.Struct("<Q")
-_F8 = struct.Struct(">d")
 
 
 def _flat_pairs(items: list[Any]) -> dict[str, Any]:

@@ -100,6 +100,7 @@ def test_jax_devices() -> None:
         ("{'a': " + "9" * 5000 + "}", "neither a dict nor JSON"),
         ("{[]: 1}", "neither a dict nor JSON"),
         ("\0", "neither a dict nor JSON"),
+        (" " * 2**19, "more than 262,144 characters"),
     ],
 )
 def test_jax_refused(text: str, said: str) -> None:
