@@ -139,10 +139,15 @@ def of_runtime(resource: Node, context: Context) -> list[Invocation]:
 
 
 def of_llm_inference_service(resource: Node, context: Context) -> list[Invocation]:
-    """Return the servers of an LLMInferenceService: of its template, and of its prefill."""
+    """Return the servers of an LLMInferenceService: of its template, and of its prefill.
+
+    A configuration of the router alone (LLMInferenceServiceConfig) has none.
+    """
     spec = resource.get("spec")
     name = name_of(resource)
-    found = [_llm(spec, spec, name, resource, context)]
+    found = []
+    if spec.get("model").is_mapping or spec.get("template").is_mapping:
+        found.append(_llm(spec, spec, name, resource, context))
     prefill = spec.get("prefill")
     if prefill.is_mapping:
         found.append(_llm(prefill, spec, f"{name}/prefill", resource, context))

@@ -88,9 +88,12 @@ def _kubeai(name: str, carrier: str, spec: Node, line: int, context: Context) ->
 
 def of_kaito(resource: Node, context: Context) -> list[Invocation]:
     """Return the server of a KAITO Workspace: its preset, with the keys of its ConfigMap."""
-    inference = resource.get("inference")
+    workspace = resource
+    if resource.get("spec", "template", "inference").is_mapping:  # an InferenceSet
+        workspace = resource.get("spec", "template")
+    inference = workspace.get("inference")
     preset = inference.get("preset", "name")
-    machine = resource.get("resource")
+    machine = workspace.get("resource")
     if not inference.is_mapping:
         return []
     line = inference.line
@@ -136,6 +139,7 @@ def of_kaito(resource: Node, context: Context) -> list[Invocation]:
             line=resource.line,
             words=tuple(words),
             gpu=gpu,
+            replicas=resource.get("spec", "replicas").number,
             nodes=count,
             findings=tuple(findings),
             engine="vllm",

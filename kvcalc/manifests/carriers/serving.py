@@ -180,7 +180,7 @@ def of_llama_swap(document: Node, context: Context) -> list[Invocation]:
         text = _with_macros(cmd.raw, own, context, 0)
         text = "\n".join("" if row.lstrip().startswith("#") else row for row in text.split("\n"))
         if cmd.style == "|" and "\\\n" not in text:  # line breaks are blanks here
-            text = text.rstrip("\n").replace("\n", "\\\n")
+            text = text.rstrip("\n").replace("\n", " \\\n")
         env: dict[str, Word] = dict(environment(model, context))
         for item in model.get("env").items:
             key, equals, value = item.raw.partition("=")

@@ -195,6 +195,8 @@ def _started(
     program = _NAMES.get(base)
     if program is None and base.startswith("text-generation-launcher"):
         program = "tgi"
+    if program is None and base.startswith("llama-server-"):  # a build of it, by its commit
+        program = "llama-server"
     if program is None and base == "server" and ("llama" in text or image == "llama-server"):
         program = "llama-server"
     if program is None and base in _SCRIPTS and image == _SCRIPTS[base]:
