@@ -28,7 +28,7 @@ _PRESENTATION = ("format", "units", "report", "settings", "files", "start")
 _LOG = (
     argument("files", "FILE", "A start-up log, or two to compare; - for stdin, gzip too."),
     text("start", "--start", metavar="N", panel="Log", env=False, many=True,
-         help="Which start of a log that holds several, from 1 (with two logs: of each in turn)."
+         help="Which start of a log that holds several, from 1; with two logs once for each."
          " Default: the last."),
 )  # fmt: skip
 _NAMED = tuple(option for option in MODEL if option.name != "models")
@@ -78,9 +78,7 @@ def run(values: Values) -> None:
     ]
     if len(wanted) > len(files):
         raise UsageError("more starts than logs", hint="give one for each log", where="--start")
-    numbers = (
-        wanted * len(files) if len(wanted) == 1 else wanted + [None] * (len(files) - len(wanted))
-    )
+    numbers = [*wanted, *(None for _ in files)]
     given = _given(values, notes)
     reads = [read_start(file, given, number) for file, number in zip(files, numbers, strict=False)]
     if len(reads) == _TWO:

@@ -14,6 +14,10 @@ _DTYPES = {
     "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2", "half": "float16", "float": "float32",
     "f16": "float16", "f32": "float32", "bf16": "bfloat16",
 }  # fmt: skip
+_CPU_BLOCK, _CPU_STEP = 128, 2048
+"""Tokens a block and a step of vLLM's server on CPUs, whose steps do not overlap (platforms/cpu.py,
+engine/arg_utils.py)."""
+
 _Fields = dict[str, tuple[Any, str]]
 
 
@@ -49,7 +53,7 @@ def _vllm(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, A
         cache = word.printed
     if "fp8_ds_mla" in start.flags:
         cache = "fp8_ds_mla"
-    found = {
+    found: dict[str, Any] = {
         "tensor_parallel_size": s.whole("tensor_parallel_size"),
         "pipeline_parallel_size": s.whole("pipeline_parallel_size"),
         "data_parallel_size": s.whole("data_parallel_size"),
@@ -78,8 +82,13 @@ def _vllm(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, A
     }
     if found["num_speculative_tokens"] is None or found["speculative_method"] is None:
         found["num_speculative_tokens"] = found["speculative_method"] = None
+    if s.text("device_config") == "cpu":
+        ranks = (found["tensor_parallel_size"] or 1) * (found["pipeline_parallel_size"] or 1)
+        found["block_size"] = found["block_size"] or _CPU_BLOCK
+        found["async_scheduling"] = found["async_scheduling"] or False
+        found["max_num_batched_tokens"] = found["max_num_batched_tokens"] or _CPU_STEP * ranks
     dcp, tp = found["decode_context_parallel_size"], found["tensor_parallel_size"] or 1
-    if isinstance(dcp, int) and isinstance(tp, int) and tp % dcp:
+    if dcp and tp % dcp:
         found["decode_context_parallel_size"] = None
     return {name: (value, "the log") for name, value in found.items()}, {}
 

@@ -172,6 +172,12 @@ _UNTOLD: tuple[tuple[str, str, str, tuple[tuple[str, Any], ...]], ...] = (
         for dtype in ("fp8", "bfloat16", "float32")
     ),
     (
+        "steps in flight",
+        "with steps one after the other, for which windows keep less room",
+        "async_scheduling",
+        (("async_scheduling", False),),
+    ),
+    (
         "no hybrid manager",
         "without the hybrid manager: windows keep every token",
         "disable_hybrid_kv_cache_manager",

@@ -27,7 +27,7 @@ def test_llamacpp(name: str) -> None:
 def test_vllm(name: str, tmp_path: Path) -> None:
     """The CPU build, whose blocks are of 128 tokens."""
     write_config(tmp_path, name.removeprefix("vllm-"))
-    given = Given(model=load_model(str(tmp_path)), settings={"block_size": 128})
+    given = Given(model=load_model(str(tmp_path)))
     found = answered(read_start(str(RECORDED / f"{name}.log"), given), given)
 
     assert found.engine_version == "0.32.0"
