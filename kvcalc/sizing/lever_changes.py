@@ -9,6 +9,7 @@ from kvcalc.sizing.changes import Change, share_change
 from kvcalc.sizing.question import Question, Worked
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sharing import largest_share
+from kvcalc.sizing.solve.cards import layers_on_card
 from kvcalc.sizing.solve.lengths import of_length
 
 __all__ = ["lever_changes"]
@@ -31,7 +32,7 @@ def lever_changes(question: Question, worked: Worked) -> Iterator[Change]:
             yield from _weights(question)
     yield from _cache_dtypes(question, worked)
     if engine == "llama.cpp":
-        yield from _llamacpp(question)
+        yield from _llamacpp(question, worked)
     else:
         yield from _parallel(question)
     if worked.plan.max_model_len > 1:
@@ -107,8 +108,12 @@ def _cache_dtypes(question: Question, worked: Worked) -> Iterator[Change]:
         yield Change("cache in fp8", {"kv_cache_dtype": "fp8"}, caution="quality may change")
 
 
-def _llamacpp(question: Question) -> Iterator[Change]:
+def _llamacpp(question: Question, worked: Worked) -> Iterator[Change]:
     args = question.deployment.engine_args
+    if worked.memory and not worked.holds(worked.middle) and worked.crowded is None:
+        change = layers_on_card(question).change
+        if change is not None:
+            yield change._replace(caution="the others are computed by the host, much slower")
     if args.get("swa_full"):
         yield Change("windows alone (no --swa-full)", {}, {"swa_full": False})
     yield Change("steps of 128 tokens", {}, {"ubatch_size": 128}, caution="slower prompts")

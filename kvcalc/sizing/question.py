@@ -14,7 +14,8 @@ from kvcalc.core.lengths import Lengths
 from kvcalc.core.memory import MemoryBudget
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.units import cdiv, format_count
+from kvcalc.core.units import cdiv, format_bytes, format_count
+from kvcalc.core.visible import left_free
 from kvcalc.engines import budgets, plan, shares_out
 from kvcalc.sizing.shares import PLACES
 from kvcalc.sizing.sharing import (
@@ -27,7 +28,7 @@ from kvcalc.sizing.sharing import (
     with_free,
 )
 from kvcalc.sizing.sizes import sizes_of
-from kvcalc.sizing.weights import weights_of
+from kvcalc.sizing.weights import least_without_cache, weights_of
 
 __all__ = ["End", "Question", "Worked", "too_many", "work"]
 
@@ -144,6 +145,8 @@ def work(question: Question) -> Worked:
     on_cards = [one for one, rank in zip(memory, found.ranks, strict=True) if not rank.on_host]
     refusal = next(filter(None, map(beyond_free, on_cards)), None)
     refusal = refusal or next(filter(None, map(beyond_room, on_cards)), None)
+    if not on_cards and deployment.engine == "llama.cpp":
+        refusal = _weights_alone(question, deployment)
     return Worked(found, memory, lows, middles, highs, each, refusal)
 
 
@@ -159,6 +162,32 @@ def _memory(
     )
     free = free_for_one(deployment, question.free_bytes, question.instances)
     return budgets(question.model, deployment, found, weights, free)
+
+
+def _weights_alone(question: Question, deployment: Deployment) -> Refusal | None:
+    """Return why the weights cannot be on the cards while llama.cpp's cache is the host's."""
+    from kvcalc.engines.llamacpp.settings import resolve  # only its questions need it
+
+    placing = resolve(question.model, deployment, []).placing
+    layers, count = question.model.num_hidden_layers, placing.n_gpu_layers
+    on_cards = layers if count is None else min(count - 1, layers)  # the output counts as one
+    gpu = deployment.gpu
+    if on_cards < 0 or not isinstance(gpu, GpuSpec):
+        return None
+    least = least_without_cache(
+        question.model,
+        on_cards,
+        quantization=question.quantization,
+        total_bytes=question.weights_bytes,
+    )
+    seen = left_free(gpu, question.free_bytes).high_bytes * len(placing.shares)
+    if least <= seen:
+        return None
+    return Refusal(
+        f"the weights of {format_count(on_cards)} layers and the output take at least"
+        f" {format_bytes(least)} of the {format_bytes(seen)} of {gpu.name}",
+        least - seen,
+    )
 
 
 def _beside(question: Question, found: CachePlan, given: int) -> Refusal | None:

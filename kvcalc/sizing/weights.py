@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.memory import Term
 from kvcalc.core.model import PARTITION, ModelSpec, stage_partition
@@ -9,7 +11,7 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.core.weights import beside_bytes, weights_on_rank
 from kvcalc.sizing.sizes import sizes_of
 
-__all__ = ["weights_of"]
+__all__ = ["least_without_cache", "weights_of"]
 
 
 def weights_of(
@@ -66,28 +68,80 @@ def _by_device(
 ) -> tuple[Term, ...]:
     """Return the weights on each device of llama.cpp: layers lie where their caches lie.
 
-    Exact where a file tells the tensors; else by the number of layers, give or take the output,
-    which lies with the last of them, and the embedding, which stays on the host.
+    Exact where a file tells the tensors; else as pipeline stages have them: the embedding stays on
+    the host with the first layers, and the output lies with the last of them (llama-model.cpp,
+    load_tensors). A model whose output is its embedding has it there a second time.
     """
-    whole = weights_on_rank(model, quantization=quantization, total_bytes=total_bytes)
     asked = quantization is not None or total_bytes is not None
-    layers = model.num_hidden_layers
+    if not asked and all(rank.weights_bytes is not None for rank in found.ranks):
+        return tuple(_exact(rank.weights_bytes or 0) for rank in found.ranks)
+    counts = [0 if r.share is None else r.share.num_hidden_layers for r in found.ranks]
+    if sum(counts) != model.num_hidden_layers:  # heads are shared out, and not layers
+        return _by_head(model, counts, total_bytes, quantization)
+    devices = [count for r, count in zip(found.ranks, counts, strict=True) if not r.on_host]
+    on_host = sum(count for r, count in zip(found.ranks, counts, strict=True) if r.on_host)
+    if not devices:
+        whole = weights_on_rank(model, quantization=quantization, total_bytes=total_bytes)
+        return (whole,) * len(found.ranks)
+    sizes = (on_host, *devices)
+    stages = [
+        weights_on_rank(
+            model,
+            pp=len(sizes),
+            stage=stage,
+            sizes=sizes,
+            quantization=quantization,
+            total_bytes=total_bytes,
+        )
+        for stage in range(len(sizes))
+    ]
+    host, *others = stages
+    if model.size is None or model.size.tie_word_embeddings is not False:
+        layers = model.num_hidden_layers
+        table = weights_on_rank(
+            model,
+            pp=2,
+            stage=0,
+            sizes=(0, layers),
+            quantization=quantization,
+            total_bytes=total_bytes,
+        )
+        others[-1] = _added(others[-1], 0, table.high_bytes, "")
+    placed = iter(zip(devices, others, strict=True))
     terms = []
     for rank in found.ranks:
-        if rank.weights_bytes is not None and not asked:
-            size = rank.weights_bytes
-            terms.append(
-                Term(name="weights", low_bytes=size, high_bytes=size, source="the file's tensors")
-            )
-        elif len(found.ranks) == 1:
-            terms.append(whole)
-        else:
-            count = rank.share.num_hidden_layers if rank.share is not None else layers
-            low = whole.low_bytes * count * 4 // (5 * layers)
-            high = min(whole.high_bytes, whole.high_bytes * (count * 5 + layers) // (5 * layers))
-            source = f"{whole.source}; {count} of {layers} layers"
-            terms.append(Term(name="weights", low_bytes=low, high_bytes=high, source=source))
+        count, term = (on_host, host) if rank.on_host else next(placed)
+        if len(found.ranks) > 1:
+            told = f"; {count} of {model.num_hidden_layers} layers"
+            term = _added(term, 0, 0, told)
+        terms.append(term)
     return tuple(terms)
+
+
+def least_without_cache(model: ModelSpec, layers: int, **asked: Any) -> int:
+    """Return the bytes of weights that so many layers and the output take of llama.cpp's cards.
+
+    Args:
+        model: with its sizes.
+        layers: that leave the host, the output apart.
+        asked: as in weights_on_rank.
+    """
+    first = model.num_hidden_layers - layers
+    return weights_on_rank(model, pp=2, stage=1, sizes=(first, layers), **asked).low_bytes
+
+
+def _by_head(
+    model: ModelSpec, counts: list[int], total_bytes: int | None, quantization: str | None
+) -> tuple[Term, ...]:
+    """Return bounds for devices that each have some heads of every layer: anything up to all."""
+    whole = weights_on_rank(model, quantization=quantization, total_bytes=total_bytes)
+    source = f"{whole.source}; heads are shared out over the devices"
+    term = Term(name="weights", low_bytes=0, high_bytes=whole.high_bytes, source=source)
+    return (term,) * len(counts)
+
+
+def _exact(size: int) -> Term:
+    return Term(name="weights", low_bytes=size, high_bytes=size, source="the file's tensors")
 
 
 def _added(term: Term, low: int, high: int, source: str) -> Term:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.search import last_that
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.question import End, Question
 from kvcalc.sizing.solve.searches import Solved, solved, tried
 
-__all__ = ["layers_on_card", "num_gpus", "tensor_ranks"]
+__all__ = ["layers_change", "layers_on_card", "num_gpus", "tensor_ranks"]
 
 _MOST_GPUS = 64
 
@@ -72,11 +73,15 @@ def layers_on_card(question: Question) -> Solved:
     most = question.model.num_hidden_layers + len(question.model.draft_layers) + 1
 
     def of(n: int) -> Change:
-        given: dict[str, Any] = dict.fromkeys(_spellings(question))
-        return Change(f"{n} layers on the card", {}, {**given, "n_gpu_layers": n})
+        return layers_change(question, n)
 
     def search(end: End) -> int | None:
-        return next((n for n in range(most, -1, -1) if tried(question, of(n), end)), None)
+        def fits(n: int) -> bool:
+            return tried(question, of(n), end)
+
+        if fits(most):
+            return most
+        return last_that(fits, 0, most) if fits(0) else None
 
     value, possible = search("low"), search("high")
     reason = "one layer more does not fit"
@@ -85,6 +90,12 @@ def layers_on_card(question: Question) -> Solved:
     elif value == most:
         reason = "the whole model fits"
     return solved(question, "ngl", value, possible, reason, of)
+
+
+def layers_change(question: Question, n: int) -> Change:
+    """Return llama.cpp's setting for so many layers on the card."""
+    given: dict[str, Any] = dict.fromkeys(_spellings(question))
+    return Change(f"{n} layers on the card", {}, {**given, "n_gpu_layers": n})
 
 
 def _spellings(question: Question) -> Iterator[str]:
