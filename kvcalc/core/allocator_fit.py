@@ -86,7 +86,8 @@ def _verdict(state: AllocatorState, fit: RequestFit, free: int, units: UnitSyste
         )
     none = f"{asked} fits no hole that it may use (the largest is {hole})"
     if fit.device_free_bytes is not None and fit.device_free_bytes >= fit.device_bytes:
-        return f"Fits with memory of the device, which has {size(fit.device_free_bytes)} free: {none}."
+        beside = size(fit.device_free_bytes)
+        return f"Fits with memory of the device, which has {beside} free: {none}."
     if fit.fits_after_empty_cache:
         return (
             f"Fits once whole segments are given back, which PyTorch does by itself before it"

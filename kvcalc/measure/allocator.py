@@ -288,7 +288,8 @@ class SyntheticAllocator:
 
     def _retry(self, owner: FreeBlocks, size: int, stream: int) -> Block | None:
         """Hand back what must be, then what can be, and ask the device once more after each."""
-        if self.max_split_size is not None and self._return_oversize(owner, size, stream):
+        limited = self.max_split_size is not None and not self.expandable  # those go by pages
+        if limited and self._return_oversize(owner, size, stream):
             block = self._grow(owner, size, stream)
             if block is not None:
                 return block

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import BinaryIO
 
 from kvcalc.core.errors import InputError
@@ -27,6 +28,7 @@ MAX_TEXT_BYTES = 2**26
 MAX_TEXTS = 100
 """Different texts of one log that are told; the first is the cause of most others."""
 
+_MOST_READ = 2_000  # of one log, the same ones counted too
 _NEXT_LINE = 250
 _BEFORE, _BEHIND = 2_000, 4_000  # characters around the request that may belong to it
 
@@ -91,7 +93,7 @@ def read_oom_file(
 
 def _texts(text: str) -> Iterator[OomText]:
     """Yield what can be read; words without figures only where no figures stand beside them."""
-    matches = list(_ASKED.finditer(text))
+    matches = list(islice(_ASKED.finditer(text), _MOST_READ))
     bare: OomText | None = None
     any_figures = False
     for number, match in enumerate(matches):

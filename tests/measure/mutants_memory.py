@@ -36,6 +36,9 @@ __all__ = ["LONGEST_SECONDS", "mutants", "run", "slowest"]
 
 LONGEST_SECONDS = 1.0
 
+_LARGEST = 2**19
+"""Bytes of a mutant: time grows with the text, by some seconds for each ten megabytes."""
+
 _NUMBERS = (
     *("0", "-1", "1", "99999999999999999999", "9" * 300, "1e9", "NaN", "0.00", "512", "0.0000001"),
     *("18446744073709551616", "1152921504606846976", "4611686018427387904", "1,000", "- 5", ""),
@@ -199,7 +202,7 @@ def mutants(count: int, seed: int = 1) -> Iterator[Mutant]:
             data = _text_mutant("\n".join(SAMPLES[name] for name in names), rng)
         else:
             data = _text_mutant(str(STATS) if kind == "jax" else LOG, rng)
-        yield kind, f"{seed} {number}", data
+        yield kind, f"{seed} {number}", data[:_LARGEST]
 
 
 def run(kind: str, data: bytes, example: CachePlan) -> None:

@@ -219,6 +219,14 @@ def test_expandable_serves_what_fixed_segments_cannot() -> None:
                 allocator.alloc(150 * MIB)
 
 
+def test_expandable_and_limited() -> None:
+    """With both settings oversize holes go back page by page."""
+    allocator = SyntheticAllocator(300 * MIB, expandable=True, max_split_size=64 * MIB)
+    addresses = [allocator.alloc(90 * MIB) for _ in range(3)]
+    allocator.free(addresses[1])
+    assert allocator.alloc(90 * MIB, stream=1)
+
+
 def test_awaited() -> None:
     """A block that another stream uses stays active until that stream is done."""
     allocator = SyntheticAllocator()
@@ -307,14 +315,14 @@ def used(allocator: SyntheticAllocator, steps: list[Any]) -> None:
 
 
 @settings(deadline=None)
-@given(steps=STEPS, kind=st.sampled_from(["plain", "expandable", "limited"]))
+@given(steps=STEPS, kind=st.sampled_from(["plain", "expandable", "limited", "both"]))
 def test_laws(steps: list[Any], kind: str) -> None:
     """After any use: no gap, no two holes side by side, and every figure is the snapshot's."""
     allocator = SyntheticAllocator(
         512 * MIB,
         other_bytes=32 * MIB,
-        expandable=kind == "expandable",
-        max_split_size=64 * MIB if kind == "limited" else None,
+        expandable=kind in ("expandable", "both"),
+        max_split_size=64 * MIB if kind in ("limited", "both") else None,
     )
     used(allocator, steps)
     raw = allocator.snapshot()["segments"]
@@ -331,7 +339,7 @@ def test_laws(steps: list[Any], kind: str) -> None:
         states = [b["state"] for _, b in in_blocks]
         assert stats[f"allocation.{name}.current"] == states.count("active_allocated")
         assert stats[f"active.{name}.current"] == len(states) - states.count("inactive")
-        if kind != "expandable":
+        if kind in ("plain", "limited"):
             split = [
                 b["size"] for s, b in in_blocks if b["state"] == "inactive" and len(s["blocks"]) > 1
             ]
