@@ -92,16 +92,12 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
                     f"the log does not say its version: taken as {dated.version}"
                     f" ({dated.source}); --engine-version says another"
                 )
-    deployment = Deployment(engine=_engine(start))
-    for name, (value, source) in fields.items():
-        if name in given.settings or value is None:
-            continue
-        try:
-            deployment = msgspec.structs.replace(deployment, **{name: value})
-        except KvcalcError as error:
-            notes.append(f"{source} says {name} {value!r:.40}, which is left out: {error.message}")
-            continue
-        named.append(Named(name=name, value=str(value), source=source))
+    if "card" in facts and "gpu" not in given.settings:
+        name = facts["card"].printed
+        fields["gpu"] = (_card(name, given.folders), f"the log: {name:.60}")
+        if fields["gpu"][0] is None:
+            notes.append(f"the log's card {name!r:.60} is none that kvcalc knows: --gpu")
+    deployment = _deployed(Deployment(engine=_engine(start)), fields, given, named, notes)
     own = {name: value for name, value in args.items() if name not in given.args}
     named += [Named(name=n, value=str(v), source="the log") for n, v in own.items()]
     for name, value in {**given.settings, **given.args}.items():
@@ -114,6 +110,43 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
             deployment, gpu=load_gpu(deployment.gpu, given.folders)
         )
     return Resolved(model, deployment, tuple(named), told, tuple(notes))
+
+
+def _deployed(
+    deployment: Deployment,
+    fields: Mapping[str, tuple[Any, str]],
+    given: Given,
+    named: list[Named],
+    notes: list[str],
+) -> Deployment:
+    """Return a deployment with what the log says of it, as far as it makes sense."""
+    for name, (value, source) in fields.items():
+        if name in given.settings or value is None:
+            continue
+        try:
+            deployment = msgspec.structs.replace(deployment, **{name: value})
+        except KvcalcError as error:
+            notes.append(f"{source} says {name} {value!r:.40}, which is left out: {error.message}")
+            continue
+        shown = value.name if isinstance(value, GpuSpec) else str(value)
+        named.append(Named(name=name, value=shown, source=source))
+    return deployment
+
+
+_BRANDS = re.compile(r"nvidia|geforce|amd|instinct|radeon|apple|graphics|\((?:r|tm)\)|tesla")
+
+
+def _card(text: str, folders: Sequence[Path]) -> GpuSpec | None:
+    """Return the card that a driver's name for it means; None where no preset is it."""
+    words = re.split(r"[\s_-]+", _BRANDS.sub(" ", text.lower()).strip())
+    words = [word for word in words if word not in ("sxm", "sxm2", "sxm4", "sxm5", "hbm3", "hbm2e")]
+    sized = [word for word in words if not re.fullmatch(r"\d+gb", word)]
+    for name in (text, "-".join(words), "-".join(sized)):
+        try:
+            return load_gpu(name, folders)
+        except KvcalcError:
+            continue
+    return None
 
 
 def _engine(start: Start) -> str:

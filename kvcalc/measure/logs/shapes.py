@@ -65,6 +65,7 @@ KINDS = {
     "share-4": Kind(_DEC, "share", 1, 4),
     "percent": Kind(_DEC, "count", 1, 2),
     "word": Kind(_WORD, "text"),
+    "card": Kind(r"[A-Za-z][\w +./()-]{2,60}", "text"),
     "quoted": Kind(r"[^'\"\n]{1,300}", "text"),
 }
 """Name of a kind in a template -> what it is."""

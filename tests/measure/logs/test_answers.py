@@ -297,6 +297,25 @@ def test_names_of_one_model(name: str) -> None:
     assert _answer(ALL["vllm-v1"].replace("Qwen/Qwen3-8B", name)).model == "qwen3-8b"
 
 
+@pytest.mark.parametrize(
+    ("name", "card"),
+    [
+        ("NVIDIA GeForce RTX 3090", "rtx-3090"),
+        ("NVIDIA H100 80GB HBM3", "h100-80gb"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),  # another card, of 16 GB
+        ("NVIDIA GeForce RTX 4080 SUPER", None),
+    ],
+)
+def test_the_card_of_a_log(name: str, card: str | None) -> None:
+    line = f"  Device 0: {name}, compute capability 8.6, VMM: yes\n"
+    found = _answer(line + ALL["llama.cpp"])
+    assert found.gpu == card
+    assert any("is none that kvcalc knows" in note for note in found.notes) is (card is None)
+
+
 # --------------------------------------------------------------------- comparison
 
 
