@@ -79,8 +79,8 @@ def docker_run(
                     env[key] = Word(text, value.line)
             case "--gpus":
                 gpu = of_gpus_option(value)
-            case "--device" if gpu.resource is None:
-                gpu = _device(value)
+            case "--device":
+                gpu = _with_device(gpu, _device(value))
             case "--name":
                 name = value.text
             case "--entrypoint":
@@ -130,6 +130,16 @@ def _environment(env: dict[str, Word], value: Word, outer: Mapping[str, Word]) -
         env[key] = outer[key]
     else:
         env[key] = Word(f"${key}", value.line, (), (key,))
+
+
+def _with_device(gpu: GpuRequest, more: GpuRequest) -> GpuRequest:
+    """Return a request with one more device: each `--device` names its own."""
+    if gpu.resource is None:
+        return more
+    if gpu.visible is None or more.visible is None:
+        return gpu
+    visible = (*gpu.visible, *more.visible)
+    return gpu._replace(devices=len(visible), visible=visible)
 
 
 def _device(value: Word) -> GpuRequest:

@@ -12,6 +12,7 @@ from kvcalc.manifests.carriers.containers import of_pod
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Invocation, Word
+from kvcalc.manifests.launches import of_script
 
 __all__ = ["Pod", "name_of", "of_resource", "pods_of", "resources_of"]
 
@@ -164,4 +165,17 @@ def of_ray_cluster(resource: Node, context: Context) -> list[Invocation]:
         )
     if found and workers:
         found = _with_devices(found, workers[0].spec, context)
-    return found
+    entry = resource.get("spec", "entrypoint")
+    return _of_job(found, entry, resource, context) if entry.is_text else found
+
+
+def _of_job(
+    found: list[Invocation], entry: Node, resource: Node, context: Context
+) -> list[Invocation]:
+    """Return the servers that a RayJob's entry point starts on the cluster."""
+    launches, _ = of_script(entry.raw, entry.lines(), {}, context.place)
+    cluster = found[0] if found else Invocation(name_of(resource), "RayJob", context.file, 0)
+    return [
+        cluster._replace(line=entry.line, words=launch.words, env=launch.env, findings=())
+        for launch in launches
+    ]

@@ -16,6 +16,7 @@ from kvcalc.manifests.templates import Templates
 __all__ = ["is_unit", "of_unit"]
 
 _SECTION = re.compile(r"^\[(Unit|Service|Container|Install|Kube|Pod)\]\s*$", re.MULTILINE)
+_FIRST = re.compile(r"\A(?:[ \t]*(?:[#;{\ue000][^\n]*)?\n)*\[")  # after comments and templates
 _KEY = re.compile(r"\s*([A-Za-z][\w-]*)\s*=\s*(.*)", re.DOTALL)
 
 
@@ -28,6 +29,8 @@ class _Entry(NamedTuple):
 
 def is_unit(text: str) -> bool:
     """Whether a text is a unit or a quadlet."""
+    if _FIRST.match(text) is None:
+        return False  # a script that writes units begins otherwise
     sections = {found[1] for found in _SECTION.finditer(text[:100_000])}
     return bool(sections & {"Service", "Container"})
 
