@@ -26,6 +26,7 @@ _SAID = {
     },
 }
 _COUNT = re.compile(r":\d+(?:\.\d+)?$")
+_MAKER = re.compile(r"^(?:(?:nvidia|amd|tesla|geforce)[-_ ])+", re.IGNORECASE)
 _SLICE = re.compile(r"-?mig-(\d+g\.\d+gb)", re.IGNORECASE)
 _MIB = 2**20
 
@@ -72,7 +73,7 @@ def card_of(word: str, key: str | None = None) -> GpuSpec:
         close = [name for name in known if name.split("-")[0] in letters]
         hint = f"it is {' or '.join(close)}: name one with --gpu"
     else:
-        close = nearest(word, known)
+        close = nearest(_MAKER.sub("", word), known)
         guess = f"did you mean {' or '.join(close)}? " if close else ""
         hint = f"{guess}name it with --gpu, or its memory with --gpu-memory"
     raise UnknownNameError("GPU", word[:80], (), hint=hint)

@@ -19,7 +19,7 @@ __all__ = ["on_requests", "on_shared_cards", "share_of"]
 _BY_RANKS = ("vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi", "vllm-ascend")
 """Engines that use as many devices as they are told; others take what they find."""
 
-_HOSTS = ("compose", "shell", "docker run", "command", "script")
+_HOSTS = ("compose", "shell", "command", "systemd", "quadlet")
 """Carriers whose servers see the host's devices, the first of them where none is named."""
 
 _OF_THE_CARD = ("vllm", "vllm-ascend")
@@ -226,9 +226,11 @@ def _devices(target: Target) -> Iterable[str]:
     if server is None or target.engine is None:
         return ()
     gpu = server.invocation.gpu
+    if server.invocation.carrier not in _HOSTS:
+        return ()  # devices are counted anew in each pod
     if gpu.visible is not None:
         return gpu.visible
-    if server.invocation.carrier not in _HOSTS or (gpu.devices is None and not gpu.every):
+    if gpu.devices is None and not gpu.every:
         return ()
     if gpu.resource is not None and "/" in gpu.resource:
         return ()  # a scheduler gives each its own

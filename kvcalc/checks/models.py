@@ -30,8 +30,8 @@ _QUANTISED = re.compile(
 _BILLIONS = re.compile(r"\d+(?:\.\d+)?b(?![a-z])")
 _WEIGHTS = {
     "fp8": "fp8",
-    "awq": "int4",
-    "gptq": "int4",
+    "awq": "awq",
+    "gptq": "gptq",
     "int4": "int4",
     "int8": "int8",
     "w8a8": "int8",

@@ -28,6 +28,7 @@ from kvcalc.core.checks import (
     skipped,
     summary,
 )
+from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError, printable
 from kvcalc.core.metrics import METRICS
 from kvcalc.core.units import format_bytes, format_count
@@ -38,6 +39,7 @@ __all__ = ["report_of", "run"]
 _BY_FINDING: dict[str, CheckLevel] = {"error": "error", "warning": "warn", "note": "note"}
 _STATUS: dict[CheckLevel, Status] = {"error": "fail", "warn": "warn", "note": "note", "off": "off"}
 _NOT_MODELLED = re.compile(r"not model")
+_SAYS_NOTHING = re.compile(r"(\w+) says nothing ")
 _ENDLESS = 2**50
 """A cache that is never short, for what of a plan does not hang on the memory."""
 
@@ -128,6 +130,7 @@ class _Checked:
             return
         if target.no_card is not None:
             self.without_card()
+        self.without_effect()
         try:
             if self.sized.worked.memory and target.auto_length and not self.sized.fits:
                 self.shorten()
@@ -141,6 +144,38 @@ class _Checked:
                 Finding("engine-refuses", "error", error.message, error.hint, *self.place())
             )
             self.skip = ("the engine refuses these settings", error.hint)
+
+    def without_effect(self) -> None:
+        """Leave out settings that say nothing beside the others: an engine passes over them."""
+        assert self.sized is not None  # noqa: S101 - its caller has looked
+        for _ in self.sized.asked.deployment.engine_args:
+            asked = self.sized.asked
+            try:
+                self.sized.worked  # noqa: B018 - it is worked out here
+            except KvcalcError as error:
+                idle = _SAYS_NOTHING.match(error.message)
+                args = dict(asked.deployment.engine_args)
+                if idle is None or args.pop(idle[1], None) is None:
+                    return
+                self.findings.append(
+                    Finding(
+                        "setting-without-effect",
+                        "warning",
+                        error.message,
+                        f"{error.hint}; or leave it out",
+                        *self.place(idle[1]),
+                    )
+                )
+                deployment = msgspec.structs.replace(asked.deployment, engine_args=args)
+                self.replace(deployment)
+            else:
+                return
+
+    def replace(self, deployment: Deployment) -> None:
+        """Go on with other settings."""
+        assert self.sized is not None  # noqa: S101 - its caller has looked
+        asked = self.sized.asked._replace(deployment=deployment)
+        self.sized = Sized(asked, copies=self.target.copies, price=self.target.price)
 
     def without_card(self) -> None:
         """Look at the plan alone where no card is known, as if the cache were never short."""
@@ -186,11 +221,11 @@ class _Checked:
             )
         )
 
-    def place(self) -> tuple[int, str]:
-        """Return the line and file of the setting that most refusals are about."""
+    def place(self, *names: str) -> tuple[int, str]:
+        """Return the line and file of a setting; of the length, which most refusals are about."""
         server = self.target.server
         by_name = {s.name: s for s in server.settings} if server is not None else {}
-        for name in ("max_model_len", "context_length", "ctx_size", "max_seq_len"):
+        for name in (*names, "max_model_len", "context_length", "ctx_size", "max_seq_len"):
             if name in by_name:
                 return by_name[name].line, by_name[name].file
         return self.target.line, ""

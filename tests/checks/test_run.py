@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,15 +39,19 @@ deployments:
 )
 def test_figures_are_those_of_capacity(model: str, tp: int, gpu: str, engine: str) -> None:
     """A check knows no figure that kvcalc.capacity would not give."""
-    fields = {} if engine == "llama.cpp" else {"max_model_len": 8192, "tensor_parallel_size": tp}
-    args = {"ctx_size": 8192} if engine == "llama.cpp" else {}
+    fields: dict[str, Any] = (
+        {} if engine == "llama.cpp" else {"max_model_len": 8192, "tensor_parallel_size": tp}
+    )
+    args: dict[str, Any] = {"ctx_size": 8192} if engine == "llama.cpp" else {}
     report = report_on(server(model, engine=engine, gpu=gpus(tp, gpu), args=args, **fields))
     found = report.deployments[0].figures
-    deployment = kvcalc.Deployment(engine=engine, gpu=gpu, engine_args=dict(args), **fields)  # type: ignore[arg-type]
+    deployment = kvcalc.Deployment(engine=engine, gpu=gpu, engine_args=dict(args), **fields)
     answer = kvcalc.capacity(kvcalc.load_model(model), deployment)
 
-    same = ("fits", "may_fit", "max_concurrency", "kv_cache_tokens", "needed_bytes")
-    same += ("missing_bytes", "block_size", "max_model_len_that_fits", "num_blocks")
+    same = (
+        *("fits", "may_fit", "max_concurrency", "kv_cache_tokens", "needed_bytes"),
+        *("missing_bytes", "block_size", "max_model_len_that_fits", "num_blocks"),
+    )
     for name in same:
         if getattr(answer, name) is not None:
             assert found[name] == getattr(answer, name), name
@@ -100,7 +105,7 @@ def test_cures_pass(
 
 def test_cures_in_the_engine_s_words() -> None:
     """A command's cure is a flag of the engine that it starts."""
-    wrong = {"max_model_len": 262144, "gpu": gpus(1, "nvidia-l40s")}
+    wrong: dict[str, Any] = {"max_model_len": 262144, "gpu": gpus(1, "nvidia-l40s")}
     vllm = by_code(report_on(server(**wrong)), "fits")
     sglang = by_code(report_on(server(engine="sglang", **wrong)), "fits")
 
