@@ -7,7 +7,7 @@ first argument, else the variable KVCALC_PUBLIC_FILES, else `kvcalc-public` in t
 temporary files. `--fetch` gets those that are missing, at the commit of their row, with git from
 the public repository. Each row prints `ID ok`, `ID different WHAT` or `ID missing WHY`, then the
 total. A row is right when engine, model, every setting of `public_rows.NAMES`, cards, nodes and
-product agree and no further server is found. Findings are told, but do not count.
+product agree and no further server is found; findings do not count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["differences", "main"]
 
 
 def main() -> int:
-    """Compare all rows that can be had; return 1 where fewer than 95 % of them are right."""
+    """Compare all rows that can be had; return 1 where there is none, or fewer than 95 % are right."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=_default_folder())
     parser.add_argument("--fetch", action="store_true", help="get missing files with git")
@@ -49,7 +49,7 @@ def main() -> int:
         right += not found
         print(f"{row.id} different {'; '.join(found)}" if found else f"{row.id} ok")
     print(f"read right {right} of {read} ({100 * right / max(read, 1):.1f} %)")
-    return 0 if right >= 0.95 * read else 1
+    return 0 if read and right >= 0.95 * read else 1
 
 
 def differences(row: Row, file: Path) -> Iterator[str]:
@@ -92,8 +92,8 @@ def _fetched(row: Row, folder: Path) -> str:
 
         try:
             git("init", "--quiet")
-            git("fetch", "--quiet", "--depth=1", "--filter=blob:none", url, row.commit)
             git("remote", "add", "origin", url)
+            git("fetch", "--quiet", "--depth=1", "--filter=blob:none", "origin", row.commit)
             texts = [git("show", f"{row.commit}:{path}") for path in wanted]
         except subprocess.CalledProcessError as error:
             said = error.stderr.decode(errors="replace").strip().splitlines()
