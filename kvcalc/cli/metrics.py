@@ -27,7 +27,7 @@ from kvcalc.measure.source import named_source, read_page
 _P = "Page"
 _PAGE = (
     argument("source", "URL|FILE|-",
-             "The server's metrics: http://HOST:PORT[/metrics], a saved page, or - for stdin.",
+             "The server's metrics: http://HOST:PORT (its /metrics), a saved page, or - for stdin.",
              str | None),
 )  # fmt: skip
 _READING = (

@@ -65,7 +65,7 @@ def add(app: typer.Typer) -> None:
         OUTPUT,
         help="Allocate a cache as an engine would, run a decode step over it, and compare what the"
         " device gives up with what is computed.",
-        epilog="Example: kvcalc probe llama-3.1-8b --device cpu --lengths 200,1200",
+        epilog="Example: kvcalc probe llama-3.1-8b --engine vllm --gpu h100-80gb --dry-run",
     )
 
 

@@ -30,6 +30,10 @@ VLLM = ["--engine", "vllm", "--max", "8192"]
 GROUPED = ["qwen3.5-27b", "gemma-3-27b", "gpt-oss-120b", "llama-4-scout", "jamba-v0.1"]
 GROUPED += ["deepseek-v3.2", "deepseek-v4-flash", "kimi-k3", "falcon-mamba-7b"]
 COMMANDS = {
+    "probe": [
+        ["probe", "--dry-run"],
+        ["probe", "qwen3.5-27b", *VLLM, "--gpu", "h200", "--dry-run", "--repeat", "1"],
+    ],
     "per-token": [
         ["per-token"],
         ["per-token", *HYBRIDS, "deepseek-v3", "opt-13b"],
