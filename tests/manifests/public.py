@@ -29,7 +29,7 @@ __all__ = ["differences", "main"]
 
 
 def main() -> int:
-    """Compare all rows that can be had; return 1 where there is none, or fewer than 95 % are right."""
+    """Compare all rows that can be had; return 1 where none can, or under 95 % are right."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=_default_folder())
     parser.add_argument("--fetch", action="store_true", help="get missing files with git")
