@@ -85,9 +85,11 @@ def test_example_runs(path: tuple[str, ...]) -> None:
     if ">" in words:
         words = words[: words.index(">")]
     outcome = call(*words)
-    own = [word for word in words if word.endswith((".csv", ".yaml", ".json", ".gguf"))]
+    own = [word for word in words if word.endswith((".csv", ".yaml", ".json", ".gguf", ".log"))]
 
-    if own:
+    if any(word.startswith("http://") for word in words):
+        assert outcome.code in (0, 3), outcome.err  # no server runs here, as a rule
+    elif own:
         assert outcome.code == 2
         assert outcome.err.splitlines()[-2].startswith(f"error: {own[0]}: ")
     else:

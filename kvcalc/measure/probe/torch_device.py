@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
+from weakref import WeakValueDictionary
 
 from kvcalc.core.errors import UnavailableError
 from kvcalc.measure.probe import nvml
@@ -43,7 +44,8 @@ class TorchDevice:
         self._kind = _present(torch, kind)
         self._device = torch.device("cuda" if self._kind == "rocm" else self._kind)
         self._module = None if self._kind == "cpu" else getattr(torch, self._device.type)
-        self._held: dict[int, Any] = {}
+        # Weak, so that what is still counted after a release is what something else keeps.
+        self._held: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._uuid = self._card_id()
         self._kernels = Kernels(torch, self._device, kernel)
         self.facts = self._facts()
@@ -78,7 +80,8 @@ class TorchDevice:
     def _card_id(self) -> str | None:
         if self._kind != "cuda":
             return None
-        found = getattr(self._module.get_device_properties(0), "uuid", None)  # type: ignore[union-attr]  # not of a CPU
+        module: Any = self._module
+        found = getattr(module.get_device_properties(module.current_device()), "uuid", None)
         return None if found is None else str(found)
 
     # ------------------------------------------------------------------ readings
@@ -140,9 +143,7 @@ class TorchDevice:
         return tensor
 
     def release(self, handles: tuple[Any, ...]) -> None:
-        """Forget tensors."""
-        for tensor in handles:
-            self._held.pop(id(tensor), None)
+        """Leave tensors to their last holder, who is about to let them go."""
 
     def decode_paged(self, step: Paged) -> Decoded:
         """Run a decode step over the pool."""
