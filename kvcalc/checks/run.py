@@ -12,6 +12,7 @@ from kvcalc.checks.cards import memory_only
 from kvcalc.checks.contradictions import contradictions
 from kvcalc.checks.cures import cure
 from kvcalc.checks.gpu_findings import on_shared_cards
+from kvcalc.checks.hidden import hide
 from kvcalc.checks.shown import deployed
 from kvcalc.checks.sized import Load, MissingFigureError, Sized
 from kvcalc.checks.targets import Target
@@ -69,7 +70,7 @@ def run(targets: Sequence[Target], *, figures: bool = False, show: bool = False)
     for target in targets:
         sized = None if target.question is None else _sized(target, known)
         also = shared.get(id(target), ())
-        results += _Checked(target, sized, also).results()
+        results += map(hide(target.server), _Checked(target, sized, also).results())
         told.append(deployed(target, sized, figures=figures, show=show))
     return report_of(results, tuple(told))
 
@@ -143,7 +144,7 @@ class _Checked:
             self.findings.append(
                 Finding("engine-refuses", "error", error.message, error.hint, *self.place())
             )
-            self.skip = ("the engine refuses these settings", error.hint)
+            self.skip = ("the engine refuses these settings", "")
 
     def without_effect(self) -> None:
         """Leave out settings that say nothing beside the others: an engine passes over them."""

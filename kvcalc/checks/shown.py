@@ -29,11 +29,19 @@ def deployed(target: Target, sized: Sized | None, *, figures: bool, show: bool) 
         line=target.line,
         engine=target.engine,
         engine_version=target.engine_version,
-        model=target.model,
+        model=_model(target),
         gpu=None if target.gpu is None else target.gpu.name,
         figures=_figures(sized) if figures and sized is not None else {},
         read=_read(target.server) if show and target.server is not None else (),
     )
+
+
+def _model(target: Target) -> str | None:
+    """Return what is served; a name out of a variable as what kvcalc knows it by."""
+    named = target.server.model if target.server is not None else None
+    if named is None or named.value != target.model or not named.variables:
+        return target.model
+    return str(named.shown) if target.question is None else target.question.model.name
 
 
 def _figures(sized: Sized) -> dict[str, bool | int | float]:
@@ -62,11 +70,11 @@ def _read(server: Server) -> tuple[ReadSetting, ...]:
 
     if server.model is not None:
         model = server.model
-        add("model", model.value, "other", model.written, model.line, model.file)
+        add("model", model.shown, "other", model.written, model.line, model.file)
     for s in server.settings:
         text = isinstance(s.value, str) and s.kind == "other" and s.name not in _TEXTS
         if not text:
-            add(s.name, s.value, s.kind, s.written, s.line, s.file)
+            add(s.name, s.shown, s.kind, s.written, s.line, s.file)
     gpu = invocation.gpu
     if gpu.product is not None:
         word = gpu.product

@@ -152,6 +152,7 @@ class Setting(NamedTuple):
         written: the flag, key or variable it was written as: `--max-model-len`.
         line: in the file, from 1.
         file: where it is not the file of the server.
+        variables: names whose values went into it; a text of theirs is not to be shown.
     """
 
     name: str
@@ -160,6 +161,14 @@ class Setting(NamedTuple):
     written: str
     line: int = 0
     file: str = ""
+    variables: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str | int | float | bool | None:
+        """The value as it may be shown: a text out of a variable is the variable's name."""
+        if self.variables and isinstance(self.value, str):
+            return "$" + ", $".join(self.variables)
+        return self.value
 
 
 class Server(NamedTuple):

@@ -236,6 +236,30 @@ def test_no_secret_is_shown(file: str, form: str) -> None:
             assert secret not in shown
 
 
+@pytest.mark.parametrize("form", ALL_FORMATS)
+@pytest.mark.parametrize("model", ["secret-org/secret-8b", "meta-llama/Llama-3.1-70B-Instruct"])
+def test_texts_of_variables_are_told_by_their_names(model: str, form: str) -> None:
+    """A model, a dtype and a card out of variables are $NAME, whatever is wrong with them."""
+    file = (
+        CURED.replace("meta-llama/Llama-3.1-70B-Instruct", "$(MODEL_ID)")
+        .replace("- --api-key", "- --kv-cache-dtype=$(KEPT_IN)\n            - --api-key")
+        .replace(
+            "- name: HF_TOKEN",
+            f"- {{name: MODEL_ID, value: {model}}}\n            - {{name:"
+            " KEPT_IN, value: secret_dtype}\n            - name: HF_TOKEN",
+        )
+    )
+    write(deploy=file)
+    outcome = call("check", "deploy.yaml", "-f", form, "--show")
+
+    for shown in (outcome.out, outcome.err):
+        assert model not in shown
+        assert "secret" not in shown
+    known = model.startswith("meta")
+    if form != "json":
+        assert ("KEPT_IN" if known else "MODEL_ID") in outcome.out.replace("\\_", "_")
+
+
 def test_show() -> None:
     """--show prints each setting with the line that it was read from."""
     write(deploy=DEPLOY)

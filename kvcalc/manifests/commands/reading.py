@@ -75,7 +75,9 @@ class Reading:
     def put(self, name: str, value: Value, kind: Kind, written: str, word: Word) -> None:
         """Set a setting; a later one of the same name takes the place of an earlier."""
         self.settings.pop(name, None)
-        self.settings[name] = Setting(name, value, kind, written, word.line, word.file)
+        self.settings[name] = Setting(
+            name, value, kind, written, word.line, word.file, word.variables
+        )
 
     def has(self, name: str) -> Value:
         """Return the value of a setting; None where there is none."""
@@ -150,7 +152,7 @@ class Reading:
         value, revision = (
             (None, None) if self.unresolved(written, word) else model_name(word.text.strip())
         )
-        self.model = Setting("model", value, "other", written, word.line, word.file)
+        self.model = Setting("model", value, "other", written, word.line, word.file, word.variables)
         if revision is not None:
             self.put("revision", revision, "other", written, word)
 
