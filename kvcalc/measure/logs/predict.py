@@ -30,6 +30,10 @@ _MOST_SCANNED = 600
 """Numbers of blocks within a printed memory that are tried one by one."""
 
 
+_TAKEN = {"sglang": ("kv_cache_tokens", "context_length", "state_slots")}
+"""Figures that a plan was made with, and that agree with themselves."""
+
+
 class Span(NamedTuple):
     """Bytes of the cache that a log allows, and which figure says so."""
 
@@ -118,10 +122,9 @@ def _blocks_of(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str
     low, high, first, last = _narrowed(plan, facts, low, high)
     if first.num_blocks is not None and last.num_blocks is not None:
         yield "num_gpu_blocks", _made(first.num_blocks, last.num_blocks, "blocks", span.basis)
-    yield (
-        "kv_cache_tokens",
-        _made(first.kv_cache_tokens, last.kv_cache_tokens, "tokens", span.basis),
-    )
+    whole = "a whole number of blocks has them" if span.basis.endswith("tokens") else span.basis
+    ends = first.kv_cache_tokens, last.kv_cache_tokens
+    yield "kv_cache_tokens", _made(*ends, unit="tokens", basis=whole)
     times = _made(first.max_concurrency, last.max_concurrency, "times", span.basis)
     yield "max_concurrency", times
     if "max_model_len_that_fits" in facts:
@@ -194,6 +197,8 @@ def _printed(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, 
             continue
         for name, fact in start.facts().items():
             if fact.low is None or fact.high is None or name not in facts:
+                continue
+            if name in _TAKEN.get(plan.engine, ()):
                 continue
             yield name, _made(fact.low, fact.high, fact.unit, basis)
     if plan.engine == "llama.cpp":

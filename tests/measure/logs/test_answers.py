@@ -40,7 +40,7 @@ AGREES = {
     ),
     "sglang": (
         None,
-        {"k_size", "v_size", "kv_cache_tokens", "max_total_num_tokens", "context_length"},
+        {"k_size", "v_size", "max_total_num_tokens"},
     ),
     "llama.cpp": (
         None,
