@@ -44,6 +44,11 @@ _ASKED = (
     flag("no_fail", "--no-fail", panel=_A,
          help="Exit 0 though checks fail; 2 stays for what cannot be read."),
 )  # fmt: skip
+_FORMAT = text(
+    "format", "--format", "-f", metavar="FORMAT", panel="Output",
+    help="table, json, csv, markdown, github (annotations), junit or gitlab (code quality).",
+)  # fmt: skip
+_OUTPUT = tuple(_FORMAT if option.name == "format" else option for option in OUTPUT)
 
 
 def add(app: typer.Typer) -> None:
@@ -55,9 +60,9 @@ def add(app: typer.Typer) -> None:
         _FILES,
         _READ,
         _ASKED,
-        OUTPUT,
+        _OUTPUT,
         help="Check deployments before they start: whether they fit, what contradicts itself, and"
-        " what kvcalc.yaml asserts of them; formats also github, junit and gitlab.",
+        " what kvcalc.yaml asserts of them.",
         epilog="Example: kvcalc check --gpu h100-80gb -- vllm serve meta-llama/Llama-3.1-8B"
         " --max-model-len 8192",
     )

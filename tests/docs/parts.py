@@ -16,6 +16,7 @@ from kvcalc.cli.settings import SETTINGS
 from kvcalc.core.dtypes import DTYPES, Row, cache_dtype
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import CACHE_KINDS
+from kvcalc.core.metrics import METRICS
 from kvcalc.core.waste import WASTE_NAMES
 from kvcalc.engines.none import CONVENTION
 from kvcalc.models.hf_config.registry import ARCHITECTURES
@@ -37,6 +38,25 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def wastes() -> str:
     """Return the named wastes."""
     return table(("waste", "what it is"), ((f"`{k}`", v) for k, v in WASTE_NAMES.items()))
+
+
+def metrics() -> str:
+    """Return the figures that a check can hold a deployment to."""
+    waste = [name for name in METRICS if name.startswith(("paged_", "contiguous_"))]
+    rows = [
+        (f"`{name}`", metric.meaning, metric.needs or "")
+        for name, metric in METRICS.items()
+        if name not in waste
+    ]
+    named = ", ".join(f"`{name}`" for name in WASTE_NAMES)
+    rows.append(
+        (
+            "`paged_waste_ratio`, `contiguous_waste_ratio`",
+            f"wasted of what is reserved; for one named waste ({named}) `paged_tail_ratio` and alike",
+            "workload",
+        )
+    )
+    return table(("figure", "what it is", "needs a"), rows)
 
 
 def kinds() -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 README = Path(__file__).parents[2] / "README.md"
 _BLOCK = re.compile(r"^```console\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+# A block with a name, as ```yaml deploy.yaml, is a file that the commands read.
+_FILE = re.compile(r"^```\w+ ([\w.-]+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 _MARKED = re.compile(r"^<!-- (\w+) -->\n.*?^<!-- /\1 -->\n", re.MULTILINE | re.DOTALL)
 # These set up, test or develop a checkout; .ci/run and the test beside this file run them.
 _LIFTED = ("python3 -m pip", "uv run pytest", "uv run ruff", "uv run python")
@@ -40,8 +42,13 @@ def run(command: str, folder: str) -> str:
 
 
 def rendered(text: str) -> str:
-    """Return the README with every output and generated part made anew."""
+    """Return the README with every output and generated part made anew.
+
+    Commands run in a folder with the files that the README shows by name.
+    """
     with tempfile.TemporaryDirectory() as folder:
+        for name, held in _FILE.findall(text):
+            Path(folder, name).write_text(held, encoding="utf-8", newline="\n")
 
         def fill(match: re.Match[str]) -> str:
             lines = []
