@@ -159,7 +159,7 @@ def test_metadata() -> None:
     required = metadata.requires("kvcalc") or []
     always = sorted(re.split(r"[<>=!~; ]", r)[0] for r in required if "extra ==" not in r)
     assert always == ["msgspec", "numpy", "pyyaml", "rich", "typer"]
-    assert found.get_all("Provides-Extra") == ["hub"]
+    assert found.get_all("Provides-Extra") == ["hub", "probe"]
     (script,) = metadata.entry_points(group="console_scripts", name="kvcalc")
     assert script.value == "kvcalc.__main__:run"
 
