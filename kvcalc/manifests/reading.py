@@ -17,7 +17,7 @@ from kvcalc.manifests.launches import Place
 from kvcalc.manifests.sources import Folder, decoded
 from kvcalc.manifests.templates import Lookup, Templates, lookup_of, marked
 
-__all__ = ["read_source"]
+__all__ = ["MAX_SERVERS", "read_source"]
 
 _DOCKERFILE = re.compile(r"(?i)(^|[/.])(docker|container)file([-.][\w.-]*)?$")
 _IS_DOCKERFILE = re.compile(r"(?im)\A(?:\s*#[^\n]*\n|\s*ARG\s[^\n]*\n|\s*\n)*\s*FROM\s+\S+")
@@ -32,6 +32,9 @@ _IS_YAML = re.compile(
 _HEREDOC = re.compile(
     r"<<[-~]?\s*[\"']?(\w+)[\"']?[^\n]*\n(.*?)^\s*\1\s*$", re.DOTALL | re.MULTILINE
 )
+MAX_SERVERS = 2_000
+"""Of one file: the largest public catalogues start some 300."""
+
 _DEPTH = 3  # files that files write
 _HINT = (
     "kvcalc reads shell scripts, Dockerfiles, Compose, Kubernetes, KServe, llm-d, Helm values, "
@@ -65,6 +68,12 @@ def read_source(
         raise InputError(
             "nested too deep", hint="is it a deployment?", where=printable(name)
         ) from None
+    except InputError as error:
+        error.where = error.where or printable(name)
+        raise
+    if len(found) > MAX_SERVERS:
+        message = f"starts {len(found)} servers, more than {MAX_SERVERS}"
+        raise InputError(message, hint="split the file", where=printable(name))
     if not found:
         raise InputError("starts no server that kvcalc knows", hint=_HINT, where=printable(name))
     return _named(reader.finished(found))

@@ -12,8 +12,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from kvcalc.core.errors import InputError
 from kvcalc.manifests.found import Word
 from kvcalc.manifests.lines import Lines
+from kvcalc.manifests.shell.lexer import MAX_SCRIPT
 from kvcalc.manifests.templates import MARK, Piece, Templates
 
 __all__ = ["interpolated", "kubelet", "kubelet_script", "read_env_file", "split_words"]
@@ -115,6 +117,7 @@ class _Interpolation:
     def of(self, text: str, depth: int) -> str:
         pieces: list[str] = []
         at = 0
+        closings = _closings(text)
         while (dollar := text.find("$", at)) >= 0 and len(self.marks.pieces) < _MAX_VARIABLES:
             pieces.append(text[at:dollar])
             after = text[dollar + 1 : dollar + 2]
@@ -125,7 +128,7 @@ class _Interpolation:
             elif after == "$" and self.style.doubled:
                 pieces.append("$")
                 at = dollar + 2
-            elif after == "{" and (end := _closing(text, dollar + 1)) > 0:
+            elif after == "{" and (end := closings.get(dollar + 1)) is not None:
                 pieces.append(self.braced(text[dollar : end + 1], depth))
                 at = end + 1
             elif self.style.bare and (name := _NAME.match(text, dollar + 1)) is not None:
@@ -162,28 +165,34 @@ class _Interpolation:
         return self.of(word, depth + 1)
 
 
-def _closing(text: str, brace: int) -> int:
-    """Return where a brace that opens is closed; -1 where nothing does."""
-    level = 0
-    for found in re.compile("[{}]").finditer(text, brace, brace + 20_000):
-        level += 1 if found[0] == "{" else -1
-        if level == 0:
-            return found.start()
-    return -1
+def _closings(text: str) -> dict[int, int]:
+    """Return where each brace that opens is closed."""
+    opened: list[int] = []
+    closed: dict[int, int] = {}
+    for found in re.finditer("[{}]", text):
+        if found[0] == "{":
+            opened.append(found.start())
+        elif opened:
+            closed[opened.pop()] = found.start()
+    return closed
 
 
-def split_words(text: str, lines: Lines, marks: Templates, *, strict: bool = False) -> list[Word]:
+def split_words(text: str, lines: Lines, marks: Templates) -> list[Word]:
     """Split a command line at its blanks, with a shell's quotes but none of its variables.
+
+    What follows a quote that nothing closes is one word.
 
     Args:
         text: with marks for its variables.
         lines: the file's lines that it stands on.
         marks: what they stand for: a value with blanks, unquoted, is several words.
-        strict: whether a quote that nothing closes is an error; its rest is one word otherwise.
 
     Raises:
-        ValueError: as `strict` says.
+        InputError: it is too long.
     """
+    if len(text) > MAX_SCRIPT:
+        message = f"a command longer than {MAX_SCRIPT // 2**10} KiB"
+        raise InputError(message, hint="is it a deployment?")
     words: list[Word] = []
     current: list[str] = []
     begun, quote, quoted_marks, start, breaks, first = False, "", False, 0, 0, 0
@@ -201,8 +210,6 @@ def split_words(text: str, lines: Lines, marks: Templates, *, strict: bool = Fal
         if not begun:
             begun, start, first = True, at, breaks
         if at == size:
-            if strict:
-                raise ValueError("a quote that nothing closes")
             quote = ""
             continue
         if quote:

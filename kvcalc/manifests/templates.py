@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kvcalc.manifests.found import Word
 
-__all__ = ["MARK", "Lookup", "Piece", "Templates", "lookup_of", "marked"]
+__all__ = ["MARK", "MAX_TEMPLATES", "Lookup", "Piece", "Templates", "lookup_of", "marked"]
 
 Lookup = Callable[[str], object]
 """A value of a name such as `.Values.maxModelLen`: text, number, list or mapping; None for none."""
@@ -25,6 +25,9 @@ MARK = "\ue000"
 
 _OPEN, _CLOSE = MARK, "\ue001"
 _MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
+MAX_TEMPLATES = 20_000
+"""Expressions of one file; what follows stays as it stands."""
+
 _OPENERS = ("{{", "{%", "{#")
 _ENDS = {"{{": "}}", "{%": "%}", "{#": "#}"}
 _MOST_LINES = 60  # of one expression: a later `}}` belongs to something else
@@ -193,7 +196,7 @@ def _spans(text: str) -> list[tuple[int, int]]:
             key=lambda found: found[1],
             default=("", -1),
         )
-        if start < 0:
+        if start < 0 or len(spans) > MAX_TEMPLATES:
             return spans
         comment = text[start + 2 : start + 8].lstrip("- \n").startswith("/*")
         end = text.find("*/" if comment else _ENDS[opener], start + 2)

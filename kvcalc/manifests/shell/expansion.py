@@ -21,6 +21,7 @@ __all__ = ["Segment", "State", "Value", "arithmetic", "as_value", "as_word", "ex
 _BLANK = "\ue002"  # a blank inside something unresolved, which does not split a word
 _LINE = "\ue003"
 _MAX_VALUE = 200_000  # characters of one value
+_MAX_SEGMENTS = 1_000  # pieces of one value: a script that doubles one forty times says nothing
 _DEFAULTS = {":-", "-", ":=", "="}
 _ALTERNATES = {":+", "+"}
 _TRIMS = {"#", "##", "%", "%%"}
@@ -140,10 +141,15 @@ class _Fields:
         self.current: list[Segment] = []
         self.begun = False
         self.size = 0
+        self.count = 0
 
     def put(self, segment: Segment) -> None:
         self.size += len(segment.text)
-        if self.size <= _MAX_VALUE:
+        self.count += 1
+        if self.current and self.current[-1][1:] == segment[1:]:
+            self.count -= 1
+            segment = segment._replace(text=self.current.pop().text + segment.text)
+        if self.size <= _MAX_VALUE and self.count <= _MAX_SEGMENTS:
             self.current.append(segment)
         self.begun = True
 
@@ -160,7 +166,7 @@ class _Fields:
                     self.put(segment._replace(text=piece))
 
     def cut(self) -> None:
-        if self.begun:
+        if self.begun and len(self.done) < _MAX_SEGMENTS:
             self.done.append(tuple(self.current))
         self.current, self.begun = [], False
 

@@ -16,7 +16,7 @@ from kvcalc.manifests.shell.tree import Heredoc, Literal, Part, Raw, Substitutio
 
 __all__ = ["MAX_SCRIPT", "Lexer", "Operator"]
 
-MAX_SCRIPT = 2**20
+MAX_SCRIPT = 2**18
 """Characters of a script: the largest public ones have some 100,000."""
 
 _MAX_DEPTH = 24  # quotes, braces and substitutions inside one another
@@ -62,7 +62,7 @@ class Lexer:
         self._breaks = [found.start() for found in re.finditer("\n", text)]
         self._pending: list[tuple[str, bool, bool, list[Heredoc]]] = []
         if len(text) > MAX_SCRIPT:
-            message = f"a script larger than {MAX_SCRIPT // 2**20} MiB"
+            message = f"a script larger than {MAX_SCRIPT // 2**10} KiB"
             hint = "give the part that starts the server"
             raise InputError(message, hint=hint, where=printable(where))
 

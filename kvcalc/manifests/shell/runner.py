@@ -46,6 +46,7 @@ __all__ = ["Ran", "Script", "parse"]
 
 _MAX_STEPS = 20_000  # commands followed
 _MAX_CALLS = 8  # functions inside one another
+_MAX_ELEMENTS = 1_000  # of an array, pieces of a value
 _MAX_SCRIPTS = 6  # scripts inside one another
 _DECLARES = {"export", "declare", "local", "readonly", "typeset"}
 _UNKNOWN_READS = {"read", "mapfile", "readarray", "getopts"}
@@ -315,7 +316,7 @@ class _Runner:
                 for value in expand(raw, state)
             )
             before = state.arrays.get(name, ()) if assign.append else ()
-            state.arrays[name] = before + elements
+            state.arrays[name] = (before + elements)[:_MAX_ELEMENTS]
             state.values.pop(name, None)
             return
         given = expand(assign.value, state, split=False)
@@ -325,7 +326,7 @@ class _Runner:
             state.arrays[name] = ((first[0] if first else ()) + value, *state.arrays[name][1:])
             return
         if assign.append:
-            value = state.values.get(name, ()) + value
+            value = (state.values.get(name, ()) + value)[:_MAX_ELEMENTS]
         if local is not None:
             local[name] = value
             return
@@ -477,10 +478,21 @@ def _merge(state: State, ends: Sequence[State]) -> None:
         if all(value == values[0] for value in values):
             state.values[name] = values[0] or ()
             continue
-        begin = _common([value or () for value in values])
+        begin = _beginning([value or () for value in values])
+        if begin and begin[-1].unresolved == (name,):
+            state.values[name] = begin
+            continue
         blank = " " if begin else ""
         state.values[name] = (*begin, Segment(f"{blank}${{{name}}}", (), (name,)))
     state.exported = set().union(*(end.exported for end in ends))
+
+
+def _beginning(values: Sequence[Value]) -> Value:
+    """Return the shortest value where all others go on from it; nothing otherwise."""
+    texts = ["".join(segment.text for segment in value) for value in values]
+    shortest = min(range(len(texts)), key=lambda at: len(texts[at]))
+    same = all(text.startswith(texts[shortest]) for text in texts)
+    return values[shortest] if same else ()
 
 
 def _common(values: Sequence[tuple[object, ...]]) -> tuple:  # type: ignore[type-arg]
