@@ -120,22 +120,28 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, str]]:
         name = SETTINGS[key]
         if name in defaults:
             raise InputError(f"{key} is set twice", where=where, hint="leave out one of them")
-        switched = isinstance(given, bool) and name in SWITCHES
-        told = str(given).lower() if switched else given
-        values = told if isinstance(told, list) else [told]
-        if not values or any(isinstance(v, (dict, list, bool)) or v is None for v in values):
-            raise InputError(
-                f"{key} takes a text or a number", where=where, hint=f"write {key}: VALUE"
-            )
-        if name == "engine_version" and isinstance(told, float):
-            raise InputError(
-                f"{key} {told} is a number, in which 0.10 and 0.1 are the same",
-                where=where,
-                hint=f'quote it: {key}: "{told}0" or "{told}"',
-            )
-        if len(values) > 1 and name not in _LISTS:
-            raise InputError(f"{key} takes one value", where=where, hint=f"write {key}: VALUE")
-        texts = [str(v) for v in values]
+        texts = _texts(key, given, where)
         defaults[name] = texts if name in _REPEATABLE else ",".join(texts)
         places[name] = where
     return defaults, places
+
+
+def _texts(key: str, given: Any, where: str) -> list[str]:
+    """Return a setting's value, or its values, as they would be typed."""
+    from kvcalc.core.errors import InputError
+
+    name = SETTINGS[key]
+    switched = isinstance(given, bool) and name in SWITCHES
+    told = str(given).lower() if switched else given
+    values = told if isinstance(told, list) else [told]
+    if not values or any(isinstance(v, (dict, list, bool)) or v is None for v in values):
+        raise InputError(f"{key} takes a text or a number", where=where, hint=f"write {key}: VALUE")
+    if name == "engine_version" and isinstance(told, float):
+        raise InputError(
+            f"{key} {told} is a number, in which 0.10 and 0.1 are the same",
+            where=where,
+            hint=f'quote it: {key}: "{told}0" or "{told}"',
+        )
+    if len(values) > 1 and name not in _LISTS:
+        raise InputError(f"{key} takes one value", where=where, hint=f"write {key}: VALUE")
+    return [str(v) for v in values]

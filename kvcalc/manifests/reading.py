@@ -20,18 +20,20 @@ from kvcalc.manifests.templates import Lookup, Templates, lookup_of, marked
 __all__ = ["MAX_SERVERS", "read_source"]
 
 _DOCKERFILE = re.compile(r"(?i)(^|[/.])(docker|container)file([-.][\w.-]*)?$")
-_IS_DOCKERFILE = re.compile(r"(?im)\A(?:\s*#[^\n]*\n|\s*ARG\s[^\n]*\n|\s*\n)*\s*FROM\s+\S+")
+_IS_DOCKERFILE = re.compile(
+    r"(?i)\A(?:[ \t]*#[^\n]*\n|[ \t]*ARG[ \t][^\n]*\n|[ \t]*\n)*[ \t]*FROM[ \t]+\S+"
+)
 _YAML_NAME = re.compile(r"(?i)\.(ya?ml|json|tpl|j2|tmpl|gotmpl)$|(^|/)Kustomization$")
 _SHELL_NAME = re.compile(r"(?i)\.(sh|bash|zsh|env|tftpl)$")
 _MARKDOWN = re.compile(r"(?i)\.(md|markdown|mdx|rst)$")
 _TERRAFORM = re.compile(r"(?i)\.tf$")
 _SHEBANG = re.compile(r"\A#!\s*\S*(?:sh|env\s+\w*sh)\b")
 _IS_YAML = re.compile(
-    r"\A(?:\s*#[^\n]*\n|\s*\n|\s*\{[{%#][^\n]*\n)*(?:---|[A-Za-z_.\"'\ue000][^\n]*:(?:\s|\n|$)|- |[{\[])"
+    r"\A(?:[ \t]*#[^\n]*\n|[ \t]*\n|[ \t]*\{[{%#][^\n]*\n)*"
+    r"(?:---|[A-Za-z_.\"'\ue000][^\n]*:(?:\s|\n|$)|- |[{\[])"
 )
-_HEREDOC = re.compile(
-    r"<<[-~]?\s*[\"']?(\w+)[\"']?[^\n]*\n(.*?)^\s*\1\s*$", re.DOTALL | re.MULTILINE
-)
+_HEREDOC = re.compile(r"<<[-~]?[ \t]*[\"']?(\w{1,60})[\"']?[^\n]*\n")
+_MOST_HEREDOCS = 500
 MAX_SERVERS = 2_000
 """Of one file: the largest public catalogues start some 300."""
 
@@ -105,7 +107,7 @@ class _Reader:
             return of_unit(text, called, self.place, self.marks, first)
         docker = _DOCKERFILE.search(base) is not None
         if (docker or _IS_DOCKERFILE.match(text)) and not _YAML_NAME.search(base):
-            if is_modelfile(text) and not re.search(r"(?im)^\s*(CMD|ENTRYPOINT|RUN)\s", text):
+            if is_modelfile(text) and not re.search(r"(?im)^[ \t]*(CMD|ENTRYPOINT|RUN)\s", text):
                 return of_modelfile(text, self.place)
             return of_dockerfile(text, self.place, self.marks)
         if _SHEBANG.match(text) or _SHELL_NAME.search(base):
@@ -175,10 +177,20 @@ class _Reader:
     def heredocs(self, text: str, depth: int) -> list[Invocation]:
         """Return the servers of the here-documents of a Terraform file (`user_data`)."""
         found: list[Invocation] = []
-        for heredoc in _HEREDOC.finditer(text):
-            body = heredoc[2]
+        open_ended: set[str] = set()
+        at = 0
+        for heredoc in list(_HEREDOC.finditer(text))[:_MOST_HEREDOCS]:
+            end = heredoc[1]
+            if heredoc.start() < at or end in open_ended:
+                continue
+            closing = re.compile(rf"^[ \t]*{end}[ \t]*$", re.MULTILINE).search(text, heredoc.end())
+            if closing is None:
+                open_ended.add(end)
+                continue
+            at = closing.end()
+            body = text[heredoc.end() : closing.start()]
             if MENTIONS.search(body):
-                first = text.count("\n", 0, heredoc.start(2)) + 1
+                first = text.count("\n", 0, heredoc.end()) + 1
                 try:
                     found += self.read(body, "", first, depth + 1)
                 except InputError:

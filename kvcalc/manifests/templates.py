@@ -30,6 +30,7 @@ MAX_TEMPLATES = 20_000
 
 _OPENERS = ("{{", "{%", "{#")
 _ENDS = {"{{": "}}", "{%": "%}", "{#": "#}"}
+_MAX_VALUE = 100_000  # characters: a file that doubles a variable forty times says nothing
 _MOST_LINES = 60  # of one expression: a later `}}` belongs to something else
 _STARTS = {"if", "range", "with", "define", "block", "for", "macro", "raw"}
 _STEERS = {
@@ -65,6 +66,8 @@ class Templates:
 
     def mark(self, piece: Piece) -> str:
         """Return a mark that stands for an expression."""
+        if piece.value is not None and len(piece.value) > _MAX_VALUE:
+            piece = piece._replace(value=None)
         self.pieces.append(piece)
         return f"{_OPEN}{len(self.pieces) - 1}{_CLOSE}"
 

@@ -497,9 +497,9 @@ def test_refused(kind: Callable[[random.Random], Slip]) -> None:
     for slip in slips(kind):
         if slip.file is not None:
             Path(slip.file[0]).write_bytes(slip.file[1])
-        start = time.perf_counter()
+        start = time.process_time()
         outcome = call(*slip.arguments)
-        took = time.perf_counter() - start
+        took = time.process_time() - start
         try:
             is_fault(outcome)
             assert outcome.err.replace("\n", "").isprintable()

@@ -911,11 +911,18 @@ def test_over() -> None:
         assert f"1 over the maximum, {words}" in shown
 
 
+TESTED_APART = {
+    # schema: with its command's own tests, as it reads what other tests have no need of
+    *("check", "diff", "kvcalc-yaml"),  # test_check, checks/test_file
+    *("log", "log-diff", "frag-oom", "metrics", "probe"),  # test_log, test_frag_files, measure
+}
+
+
 def test_schema_command() -> None:
     """`kvcalc schema` lists the schemas and prints each."""
     names = call("schema").out.split()
 
-    assert {*COMMANDS, "model-preset", "gpu-preset"} == set(names)
+    assert {*COMMANDS, *TESTED_APART, "model-preset", "gpu-preset"} == set(names)
     for name in names:
         assert json.loads(call("schema", name).out)["$schema"].endswith("draft-07/schema#")
 

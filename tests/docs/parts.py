@@ -52,7 +52,7 @@ def metrics() -> str:
     rows.append(
         (
             "`paged_waste_ratio`, `contiguous_waste_ratio`",
-            f"wasted of what is reserved; for one named waste ({named}) `paged_tail_ratio` and alike",
+            f"wasted of what is reserved; of one waste ({named}) `paged_tail_ratio` and alike",
             "workload",
         )
     )

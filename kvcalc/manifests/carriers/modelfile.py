@@ -10,12 +10,12 @@ from kvcalc.manifests.launches import Place
 __all__ = ["is_modelfile", "of_modelfile"]
 
 _FROM = re.compile(r"^\s*FROM\s+(\S+)", re.IGNORECASE)
-_OWN = re.compile(r"^\s*(PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE|LICENSE)\s", re.IGNORECASE | re.MULTILINE)
+_OWN = re.compile(r"^[ \t]*(PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE|LICENSE)\s", re.IGNORECASE | re.MULTILINE)
 
 
 def is_modelfile(text: str) -> bool:
     """Whether a text is a Modelfile, not a Dockerfile."""
-    return bool(_OWN.search(text)) and bool(re.search(r"(?im)^\s*FROM\s+\S", text))
+    return bool(_OWN.search(text)) and bool(re.search(r"(?im)^[ \t]*FROM[ \t]+\S", text))
 
 
 def of_modelfile(text: str, place: Place) -> list[Invocation]:
