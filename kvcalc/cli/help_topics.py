@@ -15,6 +15,7 @@ from kvcalc.core.errors import InvalidValueError, UnknownNameError, UsageError
 __all__ = ["add"]
 
 _TOPICS = ("needs",)
+_THEM = ("it", "them")
 
 
 def add(app: typer.Typer) -> None:
@@ -51,6 +52,10 @@ def run(values: Values) -> None:
         return
     need = _find(number)
     write_out(_told(need) + "\n")
+    if need.yours:
+        yours = " and ".join(need.yours)
+        write_out(f"{yours}: your own; write the command with {_THEM[len(need.yours) > 1]}.\n")
+        return
     from kvcalc.cli.app import main  # which imports this module
 
     code = main(shlex.split(need.command))

@@ -15,12 +15,14 @@ class Need(NamedTuple):
         question: as people put it.
         command: what answers it, as one would type it behind `kvcalc`.
         look_at: which part of the output is the answer.
+        yours: what of the command is to be replaced by something of one's own (a log, an address).
     """
 
     number: int
     question: str
     command: str
     look_at: str
+    yours: tuple[str, ...] = ()
 
 
 _LOW = "capacity llama-3.1-8b --kv-memory 10GiB --gpu l40s --max 131072"
@@ -43,6 +45,16 @@ NEEDS = (
     Need(5, "A smaller maximum gives fewer tokens.",
          "capacity qwen3.5-27b --gpu h100-80gb --kv-memory 15GiB --max 4096 --at 8192",
          "one needs: a fixed part and so much a token"),
+    Need(6, "A hybrid's figures do not come out by the formula.",
+         "plan qwen3.5-27b --engine vllm --gpu h100-80gb --kv-memory 15GiB --max 8192",
+         "groups: which layers share blocks, what a state takes, and the notes"),
+    Need(7, "Padding layers waste some of the cache: how much, and why?",
+         "plan qwen3-next-80b-a3b --engine vllm --gpu h200 --kv-memory 40GiB --max 32768"
+         " --speculative-method mtp --num-speculative-tokens 1",
+         "padding layers of a group, and group padding among the wastes"),
+    Need(8, "The block of tokens became 800 or more: what do short requests lose?",
+         "compare qwen3.5-27b --engine vllm --gpu h100-80gb --max 8192 --lengths 50x200,10x4000",
+         "the tail of each request in blocks of that size"),
     Need(9, "Eight GPUs, and all hold the same cache?",
          "capacity deepseek-v3 --tp 8 --gpu h200 --max 32768 --kv-memory 40GiB --layouts",
          "each byte is kept so many times; the layouts that keep it once"),
@@ -72,6 +84,10 @@ NEEDS = (
     Need(17, "The estimate of CUDA graphs gives away too much.",
          "capacity llama-3.1-8b --gpu rtx-4090 --max 8192 --levers",
          "what no CUDA graphs, or none estimated, would gain"),
+    Need(18, "Another release, another capacity.",
+         "log before.log after.log",
+         "what changed between two starts, and the tokens that it cost",
+         ("before.log", "after.log")),
     Need(19, "SGLang: more or less mem_fraction_static?",
          "capacity llama-3.1-8b --engine sglang --gpu h100-80gb --max 32768"
          " --solve gpu-memory-utilization",
@@ -90,10 +106,33 @@ NEEDS = (
     Need(23, "llama.cpp: which cells, how many MiB?",
          "plan gemma-3-27b --engine llama.cpp -c 32768 -np 4",
          "cells of each cache, and the lines of the log"),
+    Need(24, "Ollama's estimate is far off.",
+         "capacity qwen2.5-7b --engine llama.cpp --gpu rtx-4090 --quantization q4_k_m"
+         " --engine-arg num_ctx=32768 --engine-arg ollama_num_parallel=1",
+         "weights, cache and compute buffer, layer by layer on the card"),
+    Need(25, "An estimate from the number of parameters, or of layers, is off.",
+         "per-token gemma-3-27b --explain --tokens 131072",
+         "which layer keeps what, and the formula with the numbers put in"),
     Need(26, "What does a cache in fp8 really gain?",
          "capacity qwen3.5-27b --gpu h100-80gb --kv-memory 15GiB --max 8192"
          " --kv-cache-dtype bf16 --kv-cache-dtype fp8",
          "side by side: blocks grow with the change"),
+    Need(27, "Is it the cache that runs out of memory?",
+         "frag --oom server.log",
+         "which buffer was asked for, and what the device had",
+         ("server.log",)),
+    Need(28, "An out-of-memory text: fragmentation, or too little? Do expandable segments help?",
+         "frag --oom oom.txt",
+         "the verdict, the sum with its rounding, and what would help",
+         ("oom.txt",)),
+    Need(29, "TensorRT-LLM: memory is free, but there are few blocks.",
+         "capacity llama-3.1-8b --engine tensorrt-llm --gpu h100-80gb --max 8192"
+         " --engine-arg free_gpu_memory_fraction=0.8",
+         "what is left after weights and buffers, and the part of it that becomes blocks"),
+    Need(30, "Blocks x block size of the metrics is not the capacity.",
+         "metrics http://localhost:8000 qwen3.5-27b",
+         "whether it is the capacity, and what is",
+         ("http://localhost:8000",)),
     Need(31, "Uneven pipeline stages: which one decides?",
          "capacity gemma-3-27b --pp 4 --gpu l40s --max 32768 --engine vllm --layouts",
          "the card of each stage, and layers shared out better among the layouts"),

@@ -37,6 +37,8 @@ _MOST_HEREDOCS = 500
 MAX_SERVERS = 2_000
 """Of one file: the largest public catalogues start some 300."""
 
+_HEAD = 2**16  # characters by which a carrier is told
+_LARGE = 2**18  # characters: what is larger and names no engine is not read further
 _DEPTH = 3  # files that files write
 _HINT = (
     "kvcalc reads shell scripts, Dockerfiles, Compose, Kubernetes, KServe, llm-d, Helm values, "
@@ -65,7 +67,8 @@ def read_source(
     whole = decoded(text, name)
     reader = _Reader(name, folder or Folder(), values)
     try:
-        found = reader.read(whole, name, 1, 0)
+        large = len(whole) > _LARGE and not MENTIONS.search(whole)
+        found = [] if large else reader.read(whole, name, 1, 0)
     except RecursionError:
         raise InputError(
             "nested too deep", hint="is it a deployment?", where=printable(name)
@@ -105,14 +108,15 @@ class _Reader:
         if is_unit(text):
             called = base.rsplit(".", 1)[0] or "unit"
             return of_unit(text, called, self.place, self.marks, first)
-        docker = _DOCKERFILE.search(base) is not None
-        if (docker or _IS_DOCKERFILE.match(text)) and not _YAML_NAME.search(base):
+        head = text[:_HEAD]
+        yaml = _YAML_NAME.search(base) is not None
+        if not yaml and (_DOCKERFILE.search(base) or _IS_DOCKERFILE.match(head)):
             if is_modelfile(text) and not re.search(r"(?im)^[ \t]*(CMD|ENTRYPOINT|RUN)\s", text):
                 return of_modelfile(text, self.place)
             return of_dockerfile(text, self.place, self.marks)
         if _SHEBANG.match(text) or _SHELL_NAME.search(base):
             return self.shell(text, first, depth)
-        if _YAML_NAME.search(base) or _IS_YAML.match(text):
+        if yaml or _IS_YAML.match(head):
             return self.yaml(text, first)
         if not MENTIONS.search(text):
             return []

@@ -235,13 +235,17 @@ class TestHelp:
     def test_each_command_runs(self, need: Any) -> None:
         outcome = call("help", "needs", str(need.number))
         assert outcome.code == 0, outcome
+        if need.yours:  # test_log, test_frag_files and measure/metrics run these commands
+            assert all(operand in need.command.split() for operand in need.yours)
+            assert outcome.out.endswith(".\n")
+            return
         plain = call(*shlex.split(need.command))
         assert outcome.out.endswith(plain.out)
         assert len(plain.out.splitlines()) > 5
 
     def test_the_needs_of_the_list(self) -> None:
-        wanted = {*range(1, 6), *range(9, 18), *range(19, 24), 26, *range(31, 35)}
-        assert {need.number for need in NEEDS} == wanted
+        """All that people were found to ask, in the order of the list."""
+        assert [need.number for need in NEEDS] == list(range(1, 35))
 
     @pytest.mark.parametrize("arguments", [(), ("nothing",), ("needs", "99"), ("needs", "x")])
     def test_what_there_is_not(self, arguments: tuple[str, ...]) -> None:

@@ -150,8 +150,8 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     free = numbers["free_memory"]
     if "cache_max_entry_count" in given and free is None:
         notes.append(
-            "cache_max_entry_count is a share of the free memory, which is not told (free_memory):"
-            " it plays no part beside the cache's own bytes"
+            "cache_max_entry_count decides what a card leaves for the cache, and plays no part where"
+            " the cache's bytes are given"
         )
     block = _same(deployment.block_size, numbers, "block_size", "cache_block_seq_len")
     sequences = _same(deployment.max_num_seqs, numbers, "max_batch_size")

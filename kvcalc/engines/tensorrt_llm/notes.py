@@ -108,8 +108,8 @@ def _limits(stages: list[list[Kept]], settings: Settings) -> Iterator[str]:
     """Say what bounds the pool, and where that shortens the longest sequence."""
     if settings.fraction_asked:
         yield (
-            f"free_gpu_memory_fraction {settings.fraction} plays no part where the bytes of the"
-            " cache are given"
+            f"free_gpu_memory_fraction {settings.fraction} decides what a card leaves for the"
+            " cache, and plays no part where the cache's bytes are given"
         )
     limit = settings.max_tokens
     if limit is None or settings.v2 or any(len(kept) > 1 for kept in stages):
