@@ -139,7 +139,7 @@ def capacity_levers() -> float:
 
 
 def check_deployments(failing: int) -> float:
-    """CPU of one check of 200 Deployments, so many of which do not fit, against the 2 s promised."""
+    """CPU of one check of 200 Deployments, `failing` of which do not fit, against 2 s."""
     models = ("Llama-3.1-8B-Instruct", "Llama-3.1-70B-Instruct", "Llama-3.3-70B-Instruct")
     documents = []
     for i in range(DEPLOYMENTS):
