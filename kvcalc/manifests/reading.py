@@ -39,6 +39,7 @@ MAX_SERVERS = 2_000
 
 _HEAD = 2**16  # characters by which a carrier is told
 _LARGE = 2**18  # characters: what is larger and names no engine is not read further
+_LINES = 2**20  # characters of a file that is read line by line
 _DEPTH = 3  # files that files write
 _HINT = (
     "kvcalc reads shell scripts, Dockerfiles, Compose, Kubernetes, KServe, llm-d, Helm values, "
@@ -106,6 +107,7 @@ class _Reader:
             return self.heredocs(text, depth)
         text = self.marked(text)
         if is_unit(text):
+            self.small(text, "a unit")
             called = base.rsplit(".", 1)[0] or "unit"
             return of_unit(text, called, self.place, self.marks, first)
         head = text[:_HEAD]
@@ -113,6 +115,7 @@ class _Reader:
         if not yaml and (_DOCKERFILE.search(base) or _IS_DOCKERFILE.match(head)):
             if is_modelfile(text) and not re.search(r"(?im)^[ \t]*(CMD|ENTRYPOINT|RUN)\s", text):
                 return of_modelfile(text, self.place)
+            self.small(text, "a Dockerfile")
             return of_dockerfile(text, self.place, self.marks)
         if _SHEBANG.match(text) or _SHELL_NAME.search(base):
             return self.shell(text, first, depth)
@@ -121,6 +124,12 @@ class _Reader:
         if not MENTIONS.search(text):
             return []
         return self.shell(text, first, depth)
+
+    def small(self, text: str, what: str) -> None:
+        """Refuse a file of lines that is larger than any was ever written."""
+        if len(text) > _LINES:
+            message = f"{what} larger than {_LINES // 2**20} MiB"
+            raise InputError(message, hint="is it a deployment?", where=printable(self.file))
 
     def yaml(self, text: str, first: int) -> list[Invocation]:
         from kvcalc.manifests.carriers.yaml_files import of_yaml

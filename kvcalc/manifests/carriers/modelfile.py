@@ -10,7 +10,9 @@ from kvcalc.manifests.launches import Place
 __all__ = ["is_modelfile", "of_modelfile"]
 
 _FROM = re.compile(r"^\s*FROM\s+(\S+)", re.IGNORECASE)
-_OWN = re.compile(r"^[ \t]*(PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE|LICENSE)\s", re.IGNORECASE | re.MULTILINE)
+_OWN = re.compile(
+    r"^[ \t]*(PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE|LICENSE)\s", re.IGNORECASE | re.MULTILINE
+)
 
 
 def is_modelfile(text: str) -> bool:

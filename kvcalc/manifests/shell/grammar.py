@@ -47,7 +47,7 @@ def read_script(text: str, lines: Lines, where: str, depth: int = 0) -> tuple[Co
     parser = _Parser(Lexer(text, lines, where, depth))
     commands: list[Command] = []
     while parser.token is not None:
-        commands += parser.commands(frozenset())
+        commands += parser.commands()
         if parser.token is not None:
             parser.advance()  # an end of something that nothing began
     return tuple(commands)
@@ -67,8 +67,8 @@ class _Parser:
         """The word that stands here as it would be a keyword; "" for anything else."""
         return (self.token.literal or "") if isinstance(self.token, Raw) else ""
 
-    def commands(self, ends: frozenset[str]) -> tuple[Command, ...]:
-        """Return commands up to a keyword of `ends`, a `)` or `;;`, or the end."""
+    def commands(self) -> tuple[Command, ...]:
+        """Return commands up to a keyword that ends some, a `)` or `;;`, or the end."""
         found: list[Command] = []
         self.depth += 1
         while self.token is not None:
@@ -81,7 +81,7 @@ class _Parser:
                     continue
                 self.advance()
                 continue
-            if self.keyword in _ENDS and (self.keyword in ends or self.depth > 1):
+            if self.keyword in _ENDS:
                 break
             if self.depth > _MAX_DEPTH:
                 self.advance()
@@ -123,14 +123,14 @@ class _Parser:
             return self.parentheses()
         if word == "{":
             self.advance()
-            body = self.commands(frozenset({"}"}))
+            body = self.commands()
             self.close("}")
             return Group(body, self.redirects(), apart=False)
         if word == "if":
             return self.condition()
         if word in ("while", "until"):
             self.advance()
-            condition = self.commands(frozenset({"do"}))
+            condition = self.commands()
             return self.loop("", condition)
         if word in ("for", "select"):
             return self.each()
@@ -156,7 +156,7 @@ class _Parser:
                     level += (self.token == "(") - (self.token == ")")
                 self.advance()
             return Simple((), (), (), self.lexer.line())
-        body = self.commands(frozenset())
+        body = self.commands()
         self.close(")")
         return Group(body, self.redirects(), apart=True)
 
@@ -168,19 +168,19 @@ class _Parser:
         branches: list[tuple[tuple[Command, ...], tuple[Command, ...]]] = []
         while self.keyword in ("if", "elif"):
             self.advance()
-            test = self.commands(frozenset({"then"}))
+            test = self.commands()
             self.close("then")
-            branches.append((test, self.commands(frozenset({"elif", "else", "fi"}))))
+            branches.append((test, self.commands()))
         if self.keyword == "else":
             self.advance()
-            branches.append(((), self.commands(frozenset({"fi"}))))
+            branches.append(((), self.commands()))
         self.close("fi")
         self.redirects()
         return If(tuple(branches))
 
     def loop(self, variable: str, condition: tuple[Command, ...]) -> Loop:
         self.close("do")
-        body = self.commands(frozenset({"done"}))
+        body = self.commands()
         self.close("done")
         self.redirects()
         return Loop(variable, condition, body)
@@ -206,7 +206,7 @@ class _Parser:
                     patterns.append(self.token)
                 self.advance()
             self.close(")")
-            body = self.commands(frozenset({"esac"}))
+            body = self.commands()
             arms.append((tuple(patterns), body))
             while isinstance(self.token, Operator) and self.token in (";;", ";&", ";;&", "\n", ")"):
                 self.advance()

@@ -1,0 +1,143 @@
+"""The kubelet's, Compose's, Docker's and systemd's variables, each as its own rule says."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvcalc.manifests.found import Word
+from kvcalc.manifests.lines import Lines
+from kvcalc.manifests.substitution import interpolated, kubelet, read_env_file, split_words
+from kvcalc.manifests.templates import Templates, lookup_of, marked
+
+KNOWN = {"X": "4", "EMPTY": "", "ARGS": "--a 1"}
+
+
+@pytest.mark.parametrize(
+    ("style", "written", "expected", "unresolved"),
+    [
+        ("compose", "$X ${X}", "4 4", ()),
+        ("compose", "$$X $${X}", "$X ${X}", ()),
+        ("compose", "${Y:-8}${Y-9}", "89", ()),
+        ("compose", "${EMPTY:-8}${EMPTY-9}", "8", ()),
+        ("compose", "${A:-${B:-2}}", "2", ()),
+        ("compose", '${A:-{"a":{"b":1}}}', '{"a":{"b":1}}', ()),
+        ("compose", "${F:---flag}", "--flag", ()),
+        ("compose", "${X:+--x}${Y:+--y}", "--x", ()),
+        ("compose", "${Y}", "${Y}", ("Y",)),
+        ("compose", "${Y:?say so}", "${Y:?say so}", ("Y",)),
+        ("compose", "$(X) $1 a$", "$(X) $1 a$", ()),
+        ("compose", "${unclosed", "${unclosed", ()),
+        ("dockerfile", r"\$X $X", "$X 4", ()),
+        ("systemd", "%h ${X} $Y", "%h 4 $Y", ("Y",)),
+        ("braces", "$X ${X}", "$X 4", ()),
+    ],
+)
+def test_forms(style: str, written: str, expected: str, unresolved: tuple[str, ...]) -> None:
+    """A value, a default, an alternative, an escape; what has no value stays as written."""
+    marks = Templates()
+    word = marks.finished(Word(interpolated(written, KNOWN.get, marks, style)))
+
+    assert word.text == expected
+    assert word.unresolved == unresolved
+
+
+def test_a_default_is_the_files_own_text_and_a_value_is_not() -> None:
+    """What came out of a variable is known as such, and never shown."""
+    marks = Templates()
+    default = marks.finished(Word(interpolated("${N:-8}", KNOWN.get, marks)))
+    value = marks.finished(Word(interpolated("--n=$X", KNOWN.get, marks)))
+
+    assert (default.shown, default.variables) == ("8", ())
+    assert (value.shown, value.text) == ("$X", "--n=4")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected", "unresolved"),
+    [
+        ("--m=$(M)", "--m=org/name", ()),
+        ("$(M):$(P)", "org/name:$(P)", ("P",)),
+        ("$$(M) $$$(M)", "$(M) $org/name", ()),
+        ("$(S)", "$(S)", ("S",)),
+        ("$M ${M} $(a b)", "$M ${M} $(a b)", ()),
+    ],
+)
+def test_kubelet(written: str, expected: str, unresolved: tuple[str, ...]) -> None:
+    """From the container's own environment; what it has not stays as it stands."""
+    env = {"M": Word("org/name"), "S": Word("$(S)", 0, (), ("S",))}
+    word = kubelet(Word(written, 3), env)
+
+    assert (word.text, word.unresolved, word.line) == (expected, unresolved, 3)
+
+
+def test_command_lines_are_split_as_compose_splits_them() -> None:
+    """Quotes, continuations, lines; a value with blanks is several words unless it is quoted."""
+    marks = Templates()
+    text = interpolated('a \'b c\' "d\\"e" \\\n f$Y\n$ARGS "$ARGS"', KNOWN.get, marks)
+    words = [marks.finished(w) for w in split_words(text, Lines(5), marks)]
+
+    assert [(w.text, w.line) for w in words] == [
+        ("a", 5),
+        ("b c", 5),
+        ('d"e', 5),
+        ("f$Y", 6),
+        ("--a", 7),
+        ("1", 7),
+        ("--a 1", 7),
+    ]
+    assert words[4].variables == words[6].variables == ("ARGS",)
+
+
+def test_env_files() -> None:
+    """Quotes, comments, `export`, and nothing else."""
+    text = "# c\nA=1 # one\nexport B='x # y'\nC=\"d\"\n=bad\nnot a line\nD=\n"
+
+    assert read_env_file(text) == {"A": "1", "B": "x # y", "C": "d", "D": ""}
+
+
+VALUES = {"n": 512, "on": True, "s": "x y", "r": {"limits": {"nvidia.com/gpu": "1"}}, "w": {"k": 7}}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("len: {{ .Values.n }}", "len: 512"),
+        ("len: {{- .Values.n | quote -}}", "len: 512"),
+        ("len: {{ .Values.none | default 1 }}", "len: 1"),
+        ('len: {{ default "2" .Values.none }}', "len: 2"),
+        ("len: {{ default 2 .Values.n }}", "len: 512"),
+        ('len: {{ required "say" .Values.n | int }}', "len: 512"),
+        ("on: {{ $.Values.on }}", "on: true"),
+        ('x: {{ include "a" . }}', 'x: {{ include "a" . }}'),
+        ("x: {{.Name}}", "x: {{.Name}}"),
+        ("x: {{ y | default('z') }}", "x: z"),
+        ("x: {{ y }}", "x: {{ y }}"),
+        ("x: {{ .Values.n | upper }}", "x: {{ .Values.n | upper }}"),
+        (
+            "x: {{ if .Values.on }}1{{ else }}2{{ end }}",
+            "x: {{ if .Values.on }}1{{ else }}2{{ end }}",
+        ),
+        ("{{- if .Values.on }}\na: 1\n{{- end }}", "\na: 1\n"),
+        ("{{/* a\nb */}}\nc", "\n\nc"),
+        ("{% if x %}\na: {# no #}1\n{% endif %}", "\na: 1\n"),
+        ("r:\n  {{- toYaml .Values.r | nindent 2 }}", 'r:\n  {"limits": {"nvidia.com/gpu": "1"}}'),
+        ("{{ with .Values.w }}\nk: {{ .k }}\n{{ end }}", "\nk: 7\n"),
+        ("{{ unclosed", "{{ unclosed"),
+        ('\'{"a":{"b":1}}\'', '\'{"a":{"b":1}}\''),
+    ],
+)
+def test_templates(written: str, expected: str) -> None:
+    """Values beside, defaults, lines that only steer; everything else as it was written."""
+    text, templates = marked(written, lookup_of(VALUES))
+
+    assert templates.restored(text) == expected
+    assert text.count("\n") == written.count("\n")
+
+
+def test_a_template_is_one_word_of_a_command() -> None:
+    """With its name, whether it has a value or none."""
+    text, templates = marked("run {{ .Values.s }} --x={{ y }}", lookup_of(VALUES))
+    words = [templates.finished(w) for w in split_words(text, Lines(1), Templates())]
+
+    assert [w.text for w in words] == ["run", "x y", "--x={{ y }}"]
+    assert words[1].variables == (".Values.s",)
+    assert words[2].unresolved == ("y",)
