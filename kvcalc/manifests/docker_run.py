@@ -19,6 +19,7 @@ _BOOLEANS = {
 }
 _SHORT_BOOLEANS = re.compile(r"-[ditPq]+")
 _SHORT_VALUES = "aecfhlmpuvw"
+_MOST_BEFORE = 6  # words between `docker` and `run`
 _VERBS = {"run", "create"}
 
 
@@ -42,7 +43,7 @@ class Run(NamedTuple):
     asks: bool
 
 
-def docker_run(
+def docker_run(  # noqa: C901, PLR0912 - one branch an option
     words: Sequence[Word],
     outer: Mapping[str, Word],
     beside: Callable[[str], str | None] | None,
@@ -56,7 +57,15 @@ def docker_run(
     """
     at = 0
     while at < len(words) and words[at].text not in _VERBS:
-        if at > 6 or words[at].text in ("build", "compose", "pull", "exec", "logs", "stop", "rm"):
+        if at > _MOST_BEFORE or words[at].text in (
+            "build",
+            "compose",
+            "pull",
+            "exec",
+            "logs",
+            "stop",
+            "rm",
+        ):
             return None
         at += 1
     options: list[tuple[str, Word]] = []
@@ -108,11 +117,12 @@ def _option(words: Sequence[Word], at: int) -> tuple[str, Word, int]:
     name, equals, given = text.partition("=")
     if not text.startswith("-"):
         return "", word, at + 1
-    if equals and (text.startswith("--") or len(name) == 2):
+    short = not text.startswith("--")
+    if equals and (not short or len(name) == len("-e")):
         return name, word._replace(text=given), at + 1
     if text in _BOOLEANS or _SHORT_BOOLEANS.fullmatch(text):
         return text, word._replace(text=""), at + 1
-    if not text.startswith("--") and len(text) > 2:
+    if short and len(text) > len("-e"):
         if text[1] in _SHORT_VALUES:
             return text[:2], word._replace(text=text[2:]), at + 1
         last = f"-{text[-1]}"  # -itp 8000:8000

@@ -1,4 +1,4 @@
-"""One file -> the servers that it starts: which carrier it is, by what it holds, then by its name."""
+"""One file -> the servers that it starts: its carrier by what it holds, then by its name."""
 
 from __future__ import annotations
 
@@ -250,6 +250,6 @@ def _named(found: list[Invocation]) -> list[Invocation]:
                 if (new := f"{name}/{used[name]}") not in taken:
                     break
             taken.add(new)
-            each = each._replace(name=new)
-        named.append(each)
+            name = new
+        named.append(each._replace(name=name))
     return named

@@ -64,11 +64,10 @@ def of_resources(resources: Node, *, bare: bool = False) -> tuple[GpuRequest, li
     found: GpuRequest | None = None
     for holder in (limits, requests):
         for key, node in holder.fields.items():
-            key = key.strip()
             if found is None:
-                found = _resource(key, node, findings, bare=bare)
+                found = _resource(key.strip(), node, findings)
             if key == "gpu" and not bare:
-                findings.append(_bare(holder, node))
+                findings.append(_bare(node))
     if found is None:
         return GpuRequest(), _once(findings)
     name = found.resource or ""
@@ -100,7 +99,7 @@ def _once(findings: Iterable[Finding]) -> list[Finding]:
     return list(dict.fromkeys(findings))
 
 
-def _bare(holder: Node, node: Node) -> Finding:
+def _bare(node: Node) -> Finding:
     return Finding(
         "unqualified-gpu",
         "error",
@@ -110,7 +109,7 @@ def _bare(holder: Node, node: Node) -> Finding:
     )
 
 
-def _resource(key: str, node: Node, findings: list[Finding], *, bare: bool) -> GpuRequest | None:
+def _resource(key: str, node: Node, findings: list[Finding]) -> GpuRequest | None:
     if mig := _MIG.fullmatch(key):
         mib = MIG_MIB.get(mig[1])
         memory = None if mib is None else mib * _MIB
@@ -211,7 +210,7 @@ def product_of(pod: Node) -> tuple[Word | None, str | None, tuple[Word, ...]]:
             found.setdefault(key, []).append(word_of(node))
     affinity = pod.get("affinity", "nodeAffinity")
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    terms = [t for t in required.get("nodeSelectorTerms").items]
+    terms = list(required.get("nodeSelectorTerms").items)
     preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution")
     terms += [p.get("preference") for p in preferred.items]
     for term in (*terms, *pod.get("nodeSelectorTerms").items):

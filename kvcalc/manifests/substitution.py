@@ -177,7 +177,7 @@ def _closings(text: str) -> dict[int, int]:
     return closed
 
 
-def split_words(text: str, lines: Lines, marks: Templates) -> list[Word]:
+def split_words(text: str, lines: Lines, marks: Templates) -> list[Word]:  # noqa: C901, PLR0912 - one branch a quote
     """Split a command line at its blanks, with a shell's quotes but none of its variables.
 
     What follows a quote that nothing closes is one word.

@@ -1,4 +1,4 @@
-"""`{{ }}` of Helm, Go, Jinja and Ansible, and `{% %}`: what a template still says without its engine.
+"""`{{ }}` of Helm, Go, Jinja and Ansible: what a template still says without its engine.
 
 Nothing is run. Lines that only steer (`if`, `range`, `end`, `include`) are emptied, so that both
 branches of a condition stay; an expression becomes a mark: one character-like word that passes
@@ -75,7 +75,7 @@ class Templates:
         """Return a text with values, or the expressions as written, in place of its marks."""
         if _OPEN not in text:
             return text
-        return _MARK.sub(lambda found: self._text(found), text)
+        return _MARK.sub(self._text, text)
 
     def finished(self, word: Word) -> Word:
         """Return a word with its marks replaced and the names of what stood there."""

@@ -62,7 +62,7 @@ DEPLOYMENT = """
 
 
 def test_deployment() -> None:
-    """Args, the kubelet's variables, devices, product, copies; init containers are not looked at."""
+    """Args, the kubelet's variables, devices, copies; init containers are not looked at."""
     found = one(DEPLOYMENT)
 
     assert (found.name, found.carrier, found.line, found.replicas) == ("chat", "Deployment", 1, 3)
@@ -150,7 +150,8 @@ def test_config_maps_are_environment_and_files() -> None:
         ("limits: {gpu.intel.com/i915: 1}", GpuRequest(devices=1, resource="gpu.intel.com/i915")),
         ("limits: {habana.ai/gaudi: 8}", GpuRequest(devices=8, resource="habana.ai/gaudi")),
         ("limits: {google.com/tpu: 8}", GpuRequest(devices=8, resource="google.com/tpu")),
-        ("limits: {huawei.com/Ascend910: 1}", GpuRequest(devices=1, resource="huawei.com/Ascend910")),
+        ("limits: {huawei.com/Ascend910: 1}",
+         GpuRequest(devices=1, resource="huawei.com/Ascend910")),
         ("limits: {nvidia.com/gpu.shared: 1}",
          GpuRequest(devices=1, resource="nvidia.com/gpu.shared", shared=True)),
         ("limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 1000, nvidia.com/gpumem-percentage: 50}",
@@ -224,13 +225,13 @@ def test_products_of_affinity_and_tolerations() -> None:
               requiredDuringSchedulingIgnoredDuringExecution:
                 nodeSelectorTerms:
                   - matchExpressions:
-                      - {key: nvidia.com/gpu.product, operator: In, values: [NVIDIA-L4, NVIDIA-L40S]}
+                      - {key: nvidia.com/gpu.product, operator: In, values: [NVIDIA-L4, NVIDIA-A10]}
           containers:
             - {image: vllm/vllm-openai:v1, args: [--model, a]}
         """)
 
     assert found.gpu.product == Word("NVIDIA-L4", 8)
-    assert found.gpu.choices == (Word("NVIDIA-L40S", 8),)
+    assert found.gpu.choices == (Word("NVIDIA-A10", 8),)
 
 
 def test_leader_worker_set() -> None:
@@ -246,7 +247,7 @@ def test_leader_worker_set() -> None:
               spec:
                 containers:
                   - image: vllm/vllm-openai:v0.11.0
-                    command: [sh, -c, "ray start --head; vllm serve a/b -tp 8 -pp $(LWS_GROUP_SIZE)"]
+                    command: [sh, -c, "ray start; vllm serve a/b -tp 8 -pp $(LWS_GROUP_SIZE)"]
                     resources: {limits: {nvidia.com/gpu: 8}}
             workerTemplate:
               spec:
@@ -609,8 +610,7 @@ def test_compose() -> None:
         ("gpus: all", None, None, True),
         ("deploy: {resources: {reservations: {devices: [{count: 2, capabilities: [gpu]}]}}}",
          2, None, False),
-        ("deploy: {resources: {reservations: {devices: [{device_ids: ['0', '3'], "
-         "capabilities: [gpu]}]}}}", 2, ("0", "3"), False),
+        ("gpus: [{device_ids: ['0', '3'], capabilities: [gpu]}]", 2, ("0", "3"), False),
         ("environment: [CUDA_VISIBLE_DEVICES=-1]", None, (), False),
         ("environment: {NVIDIA_VISIBLE_DEVICES: all}", None, None, True),
         ("devices: [/dev/kfd, /dev/dri]", None, None, True),
@@ -652,10 +652,10 @@ def test_dockerfile() -> None:
     )
     assert found.words[-1].unresolved == ("PORT",)
     listed = one(
-        'FROM vllm/vllm-openai:v1\nENTRYPOINT ["vllm", \\\n "serve"]\nCMD ["a/b", "--dtype", "half"]\n',
+        'FROM vllm/vllm-openai:v1\nENTRYPOINT ["vllm", \\\n "serve"]\nCMD ["a/b", "-q", "x"]\n',
         "x.Dockerfile",
     )
-    assert said(listed) == "vllm serve a/b --dtype half"
+    assert said(listed) == "vllm serve a/b -q x"
     assert lines(listed) == [2, 3, 4, 4, 4]
 
 

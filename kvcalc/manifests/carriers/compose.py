@@ -137,15 +137,15 @@ class _Reader:
             return Word(known, node.line, (name,))
         return Word(f"${name}", node.line, (), (name,))
 
-    def devices(self, service: Node, findings: list[Finding]) -> GpuRequest:
+    def devices(self, service: Node, findings: list[Finding]) -> GpuRequest:  # noqa: C901 - one branch a form
         """Return the devices that a service reserves."""
         reserved = service.get("deploy", "resources", "reservations", "devices")
         for device in (*reserved.items, *service.get("gpus").items):
             driver = device.get("driver").text
             kinds = " ".join(item.text for item in device.get("capabilities").items)
-            if "gpu" not in kinds and driver not in ("nvidia", "amd", "cdi"):
-                if not device.get("count").is_text:
-                    continue
+            named = "gpu" in kinds or driver in ("nvidia", "amd", "cdi")
+            if not named and not device.get("count").is_text:
+                continue
             ids = [
                 self.context.marks.restored(self.text(i)) for i in device.get("device_ids").items
             ]
@@ -162,8 +162,7 @@ class _Reader:
             if not count.is_text:
                 return GpuRequest(every=True, resource="devices", line=line)
             text = self.context.marks.restored(self.text(count))
-            request = of_count(Node(text, count.line, count.file, "'"), "count", findings)
-            return request
+            return of_count(Node(text, count.line, count.file, "'"), "count", findings)
         gpus = service.get("gpus")
         if gpus.is_text:
             return of_gpus_option(self.word(gpus))

@@ -53,9 +53,8 @@ def of_pod(
             asking.append(container)
         env = {**(extra or {}), **environment(container, context)}
         likely = bool(gpu.devices or gpu.every or gpu.fraction)
-        launches, words = prepared(container, context, env, likely=likely, closed=closed)
-        for launch in launches:
-            read.append((container, launch, findings, gpu))
+        launches, _ = prepared(container, context, env, likely=likely, closed=closed)
+        read += [(container, launch, findings, gpu) for launch in launches]
     if len(asking) > 1:
         names = " and ".join(c.get("name").text or "one" for c in asking[:3])
         finding = Finding(

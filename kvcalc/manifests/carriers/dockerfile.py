@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kvcalc.manifests.found import Attached, Invocation, Word
@@ -43,7 +43,7 @@ class _Stage:
         self.line = image.line
 
 
-def of_dockerfile(text: str, place: Place, marks: Templates) -> list[Invocation]:
+def of_dockerfile(text: str, place: Place, marks: Templates) -> list[Invocation]:  # noqa: C901 - one branch an instruction
     """Return the server that a container of the file's last stage starts.
 
     Args:
@@ -98,9 +98,11 @@ def of_dockerfile(text: str, place: Place, marks: Templates) -> list[Invocation]
 
 
 def _from(
-    instruction: _Instruction, stages: dict[str, _Stage], lookup: object, marks: Templates
+    instruction: _Instruction,
+    stages: dict[str, _Stage],
+    lookup: Callable[[str], str | None],
+    marks: Templates,
 ) -> _Stage:
-    assert callable(lookup)
     parts = [p for p in instruction.text.split() if not p.startswith("--")]
     name = marks.restored(interpolated(parts[0] if parts else "", lookup, marks, "dockerfile"))
     base = stages.get(name.lower())
@@ -114,8 +116,9 @@ def _from(
     return stage
 
 
-def _apply(instruction: _Instruction, stage: _Stage, lookup: object, marks: Templates) -> None:
-    assert callable(lookup)
+def _apply(
+    instruction: _Instruction, stage: _Stage, lookup: Callable[[str], str | None], marks: Templates
+) -> None:
     text, line = instruction.text, instruction.line
     if instruction.name == "ENV":
         pairs = _PAIR.findall(text)

@@ -1,4 +1,4 @@
-"""Commands in the texts of YAML that no carrier knows: CI steps, playbooks, scenarios, catalogues."""
+"""Commands in the texts of YAML that no carrier knows: CI steps, playbooks, catalogues."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def of_texts(document: Node, context: Context) -> list[Invocation]:
     while stack and looked < _MOST:
         node, name, around = stack.pop()
         if node.is_list:
-            for item in reversed(node.items):
-                stack.append((item, item.get("name").text or name, around))
+            stack += [(i, i.get("name").text or name, around) for i in reversed(node.items)]
             continue
         if node.is_mapping:
             around = _within(node, around)
@@ -50,22 +49,22 @@ def of_texts(document: Node, context: Context) -> list[Invocation]:
             launches, _ = of_script(node.raw, node.lines(), {}, context.place)
         except InputError:
             continue  # prose that mentions a command
-        for launch in launches:
-            found.append(
-                Invocation(
-                    name=name or "server",
-                    carrier="script in YAML",
-                    file=context.file,
-                    line=launch.line,
-                    words=launch.words,
-                    image=launch.image,
-                    env=launch.env,
-                    gpu=with_visible(launch.gpu if launch.gpu.resource else around.gpu, launch.env),
-                    replicas=around.replicas,
-                    nodes=around.nodes,
-                    attached=launch.attached,
-                )
+        found += [
+            Invocation(
+                name=name or "server",
+                carrier="script in YAML",
+                file=context.file,
+                line=launch.line,
+                words=launch.words,
+                image=launch.image,
+                env=launch.env,
+                gpu=with_visible(launch.gpu if launch.gpu.resource else around.gpu, launch.env),
+                replicas=around.replicas,
+                nodes=around.nodes,
+                attached=launch.attached,
             )
+            for launch in launches
+        ]
     return found
 
 

@@ -16,6 +16,7 @@ from kvcalc.manifests.launches import of_script
 
 __all__ = ["Pod", "name_of", "of_resource", "pods_of", "resources_of"]
 
+_MAX_DEPTH = 24  # keys to a pod: a StormService has eight
 _INIT = {"initContainers", "ephemeralContainers"}
 
 
@@ -88,8 +89,10 @@ def pods_of(node: Node, replicas: int | None = None) -> Iterator[Pod]:
     while stack:
         at, role, copies, size, path = stack.pop()
         if at.is_list:
-            for item in reversed(at.items):
-                stack.append((item, item.get("name").text or role, copies, size, path))
+            stack += [
+                (item, item.get("name").text or role, copies, size, path)
+                for item in reversed(at.items)
+            ]
             continue
         containers = at.get("containers")
         if containers.is_list and any(item.is_mapping for item in containers.items):
@@ -101,7 +104,7 @@ def pods_of(node: Node, replicas: int | None = None) -> Iterator[Pod]:
             copies = count if copies is None else copies * count
         size = at.get("podGroupSize").number or size
         for key, value in reversed(at.fields.items()):
-            if key not in _INIT and not isinstance(value.value, str) and len(path) < 24:
+            if key not in _INIT and not isinstance(value.value, str) and len(path) < _MAX_DEPTH:
                 inner = role if key in ("spec", "template", "podTemplate", "jobTemplate") else key
                 stack.append((value, role or inner, copies, size, (*path, key)))
 
@@ -128,11 +131,11 @@ def of_group(resource: Node, context: Context) -> list[Invocation]:
             extra=extra,
         )
         if found:
-            return _with_devices(found, worker, context)
+            return _with_devices(found, worker)
     return []
 
 
-def _with_devices(found: list[Invocation], worker: Node, context: Context) -> list[Invocation]:
+def _with_devices(found: list[Invocation], worker: Node) -> list[Invocation]:
     """Take the workers' devices where the leader asks for none of its own."""
     from kvcalc.manifests.requests import of_resources, with_product
 
@@ -164,7 +167,7 @@ def of_ray_cluster(resource: Node, context: Context) -> list[Invocation]:
             nodes=1 + groups if heads else groups,
         )
     if found and workers:
-        found = _with_devices(found, workers[0].spec, context)
+        found = _with_devices(found, workers[0].spec)
     entry = resource.get("spec", "entrypoint")
     return _of_job(found, entry, resource, context) if entry.is_text else found
 

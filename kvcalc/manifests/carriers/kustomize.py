@@ -135,7 +135,7 @@ def _operated(resource: Node, operation: Node) -> Node:
     return _at(resource, path, operation.get("op").text, operation.get("value"))
 
 
-def _at(node: Node, path: list[str], operation: str, value: Node) -> Node:
+def _at(node: Node, path: list[str], operation: str, value: Node) -> Node:  # noqa: C901 - one branch an operation
     step, rest = path[0], path[1:]
     if node.is_mapping:
         whole = Node({}, node.line, node.file)

@@ -34,8 +34,8 @@ def of_ray_serve(document: Node, context: Context, name: str = "") -> list[Invoc
     found: list[Invocation] = []
     for application in document.get("applications").items:
         called = application.get("name").text or name
-        for args in _llm_args(application.get("args")):
-            found.append(_ray_model(args, called, context))
+        args = application.get("args")
+        found += [_ray_model(config, called, context) for config in _llm_args(args)]
     return found
 
 
@@ -187,20 +187,20 @@ def of_llama_swap(document: Node, context: Context) -> list[Invocation]:
             if equals:
                 env[key] = context.word(item, value)
         launches, _ = of_script(text, cmd.lines(), env, context.place)
-        for launch in launches:
-            found.append(
-                Invocation(
-                    name=name,
-                    carrier="llama-swap",
-                    file=context.file,
-                    line=models.key_lines[name],
-                    words=launch.words,
-                    image=launch.image,
-                    env=launch.env,
-                    gpu=with_visible(launch.gpu, launch.env),
-                    attached=launch.attached,
-                )
+        found += [
+            Invocation(
+                name=name,
+                carrier="llama-swap",
+                file=context.file,
+                line=models.key_lines[name],
+                words=launch.words,
+                image=launch.image,
+                env=launch.env,
+                gpu=with_visible(launch.gpu, launch.env),
+                attached=launch.attached,
             )
+            for launch in launches
+        ]
     return found
 
 

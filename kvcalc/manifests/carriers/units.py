@@ -63,11 +63,10 @@ def of_unit(
         words = split_words(command, Lines(entry.line), marks)
         quoted = " ".join(_quoted(word.text) for word in words)
         launches, _ = of_script(quoted, Lines(entry.line, step=0), env, place)
-        lines = [word for word in words]
         for launch in launches:
             own = launch.words
-            if own and [w.text for w in lines[-len(own) :]] == [w.text for w in own]:
-                own = tuple(lines[-len(own) :])
+            if own and [w.text for w in words[-len(own) :]] == [w.text for w in own]:
+                own = tuple(words[-len(own) :])
             found.append(
                 Invocation(
                     name=name if not found else f"{name}/{len(found) + 1}",
@@ -108,13 +107,11 @@ def _quadlet(
     def of(key: str) -> list[_Entry]:
         return [e for e in entries if e.section == "Container" and e.key == key]
 
-    def none(variable: str) -> str | None:
-        return None
-
+    unknown: dict[str, str] = {}  # podman puts no variables in
     words: list[Word] = []
     for key in ("Entrypoint", "Exec"):
         for entry in of(key):
-            text = interpolated(entry.text, none, marks, "systemd")
+            text = interpolated(entry.text, unknown.get, marks, "systemd")
             words += split_words(text, Lines(entry.line), marks)
     images = of("Image")
     image = Word(images[-1].text.strip(), images[-1].line) if images else None

@@ -51,6 +51,10 @@ class Segment(NamedTuple):
 Value = tuple[Segment, ...]
 
 
+def _nothing(_text: str) -> Value | None:
+    return None
+
+
 class State:
     """What is known where a command stands.
 
@@ -72,7 +76,7 @@ class State:
         self.arrays: dict[str, tuple[Value, ...]] = {}
         self.exported: set[str] = set()
         self.arguments: tuple[Value, ...] | None = ()
-        self.substitute: Callable[[str], Value | None] = lambda text: None
+        self.substitute: Callable[[str], Value | None] = _nothing
         self.zero: Value | None = None
         self.closed = False
         self.ended = ""
@@ -197,7 +201,7 @@ def _add(raw: Raw, state: State, fields: _Fields, *, quoted: bool, name: str = "
             fields.put_split(value)
 
 
-def _variable(part: Variable, state: State, fields: _Fields, *, quoted: bool) -> None:
+def _variable(part: Variable, state: State, fields: _Fields, *, quoted: bool) -> None:  # noqa: C901, PLR0912 - one branch a form
     if part.name in ("@", "*") or part.subscript in ("@", "*"):
         _several(part, state, fields, quoted=quoted)
         return
@@ -238,7 +242,7 @@ def _variable(part: Variable, state: State, fields: _Fields, *, quoted: bool) ->
         fields.put_split(value)
 
 
-def _several(part: Variable, state: State, fields: _Fields, *, quoted: bool) -> None:
+def _several(part: Variable, state: State, fields: _Fields, *, quoted: bool) -> None:  # noqa: C901, PLR0912 - one branch a form
     """Put all elements of an array, or all arguments."""
     if part.operator and part.operator not in _DEFAULTS | _ALTERNATES:
         fields.put(_unknown(part.written, part.name))

@@ -46,9 +46,9 @@ def read_script(text: str, lines: Lines, where: str, depth: int = 0) -> tuple[Co
     """
     parser = _Parser(Lexer(text, lines, where, depth))
     commands: list[Command] = []
-    while parser.token is not None:
+    while parser.here is not None:
         commands += parser.commands()
-        if parser.token is not None:
+        if parser.here is not None:
             parser.advance()  # an end of something that nothing began
     return tuple(commands)
 
@@ -56,27 +56,27 @@ def read_script(text: str, lines: Lines, where: str, depth: int = 0) -> tuple[Co
 class _Parser:
     def __init__(self, lexer: Lexer) -> None:
         self.lexer = lexer
-        self.token = lexer.next()
+        self.here = lexer.next()
         self.depth = 0
 
     def advance(self) -> None:
-        self.token = self.lexer.next()
+        self.here = self.lexer.next()
 
     @property
     def keyword(self) -> str:
         """The word that stands here as it would be a keyword; "" for anything else."""
-        return (self.token.literal or "") if isinstance(self.token, Raw) else ""
+        return (self.here.literal or "") if isinstance(self.here, Raw) else ""
 
     def commands(self) -> tuple[Command, ...]:
         """Return commands up to a keyword that ends some, a `)` or `;;`, or the end."""
         found: list[Command] = []
         self.depth += 1
-        while self.token is not None:
-            token = self.token
-            if isinstance(token, Operator):
-                if token in (")", ";;", ";&", ";;&"):
+        while self.here is not None:
+            current = self.here
+            if isinstance(current, Operator):
+                if current in (")", ";;", ";&", ";;&"):
                     break
-                if token == "(" or token in _REDIRECTS:
+                if current == "(" or current in _REDIRECTS:
                     found.append(self.chain())
                     continue
                 self.advance()
@@ -92,11 +92,11 @@ class _Parser:
 
     def chain(self) -> Command:
         links: list[tuple[str, Command]] = [("", self.pipeline())]
-        while isinstance(self.token, Operator) and self.token in ("&&", "||"):
-            joint = str(self.token)
+        while isinstance(self.here, Operator) and self.here in ("&&", "||"):
+            joint = str(self.here)
             self.advance()
             self.breaks()
-            if self.token is None:
+            if self.here is None:
                 break
             links.append((joint, self.pipeline()))
         return links[0][1] if len(links) == 1 else Chain(tuple(links))
@@ -105,21 +105,21 @@ class _Parser:
         while self.keyword in ("!", "time"):
             self.advance()
         parts = [self.command()]
-        while isinstance(self.token, Operator) and self.token in ("|", "|&"):
+        while isinstance(self.here, Operator) and self.here in ("|", "|&"):
             self.advance()
             self.breaks()
-            if self.token is None:
+            if self.here is None:
                 break
             parts.append(self.command())
         return parts[0] if len(parts) == 1 else Group(tuple(parts), (), apart=True)
 
     def breaks(self) -> None:
-        while isinstance(self.token, Operator) and self.token == "\n":
+        while isinstance(self.here, Operator) and self.here == "\n":
             self.advance()
 
     def command(self) -> Command:
         word = self.keyword
-        if isinstance(self.token, Operator) and self.token == "(":
+        if isinstance(self.here, Operator) and self.here == "(":
             return self.parentheses()
         if word == "{":
             self.advance()
@@ -140,7 +140,7 @@ class _Parser:
             self.advance()
             name = self.keyword
             self.advance()
-            if isinstance(self.token, Operator) and self.token == "(":
+            if isinstance(self.here, Operator) and self.here == "(":
                 self.advance()
                 self.close(")")
             return self.function(name)
@@ -148,12 +148,12 @@ class _Parser:
 
     def parentheses(self) -> Command:
         self.advance()
-        if isinstance(self.token, Operator) and self.token == "(":  # (( arithmetic ))
+        if isinstance(self.here, Operator) and self.here == "(":  # (( arithmetic ))
             level = 2
             self.advance()
-            while self.token is not None and level:
-                if isinstance(self.token, Operator):
-                    level += (self.token == "(") - (self.token == ")")
+            while self.here is not None and level:
+                if isinstance(self.here, Operator):
+                    level += (self.here == "(") - (self.here == ")")
                 self.advance()
             return Simple((), (), (), self.lexer.line())
         body = self.commands()
@@ -161,7 +161,7 @@ class _Parser:
         return Group(body, self.redirects(), apart=True)
 
     def close(self, word: str) -> None:
-        if self.token is not None and (self.token == word or self.keyword == word):
+        if self.here is not None and word in (self.here, self.keyword):
             self.advance()
 
     def condition(self) -> If:
@@ -188,27 +188,27 @@ class _Parser:
     def each(self) -> Loop:
         self.advance()
         variable = self.keyword
-        while self.token is not None and self.keyword != "do":
+        while self.here is not None and self.keyword != "do":
             self.advance()
         return self.loop(variable, ())
 
     def case(self) -> Case:
         self.advance()
-        word = self.token if isinstance(self.token, Raw) else Raw((), self.lexer.line())
+        word = self.here if isinstance(self.here, Raw) else Raw((), self.lexer.line())
         self.advance()
         self.breaks()
         self.close("in")
         arms: list[tuple[tuple[Raw, ...], tuple[Command, ...]]] = []
-        while self.token is not None and self.keyword != "esac":
+        while self.here is not None and self.keyword != "esac":
             patterns: list[Raw] = []
-            while self.token is not None and self.token != ")" and self.keyword != "esac":
-                if isinstance(self.token, Raw):
-                    patterns.append(self.token)
+            while self.here is not None and self.here != ")" and self.keyword != "esac":
+                if isinstance(self.here, Raw):
+                    patterns.append(self.here)
                 self.advance()
             self.close(")")
             body = self.commands()
             arms.append((tuple(patterns), body))
-            while isinstance(self.token, Operator) and self.token in (";;", ";&", ";;&", "\n", ")"):
+            while isinstance(self.here, Operator) and self.here in (";;", ";&", ";;&", "\n", ")"):
                 self.advance()
             if self.keyword in _ENDS and self.keyword != "esac":
                 self.advance()
@@ -219,7 +219,7 @@ class _Parser:
     def function(self, name: str) -> Command:
         self.breaks()
         self.depth += 1
-        if self.token is None or self.depth > _MAX_DEPTH:
+        if self.here is None or self.depth > _MAX_DEPTH:
             self.depth -= 1
             return Simple((), (), (), self.lexer.line())
         body = self.command()
@@ -228,14 +228,14 @@ class _Parser:
 
     def redirects(self) -> tuple[Redirect, ...]:
         found: list[Redirect] = []
-        while isinstance(self.token, Operator) and self.token in _REDIRECTS:
+        while isinstance(self.here, Operator) and self.here in _REDIRECTS:
             found.append(self.redirect())
         return tuple(found)
 
     def redirect(self) -> Redirect:
-        operator = str(self.token)
+        operator = str(self.here)
         self.advance()
-        target = self.token if isinstance(self.token, Raw) else None
+        target = self.here if isinstance(self.here, Raw) else None
         heredoc: list[Heredoc] = []
         if target is not None:
             if operator in ("<<", "<<-"):
@@ -248,36 +248,34 @@ class _Parser:
         assigns: list[Assign] = []
         words: list[Raw] = []
         redirects: list[Redirect] = []
-        while self.token is not None:
-            token = self.token
-            if isinstance(token, Operator):
-                if token in _REDIRECTS:
+        while self.here is not None:
+            current = self.here
+            if isinstance(current, Operator):
+                if current in _REDIRECTS:
                     redirects.append(self.redirect())
                     continue
-                if token == "(" and len(words) == 1 and not assigns and self.keyless(words[0]):
+                if current == "(" and len(words) == 1 and not assigns and self.keyless(words[0]):
                     self.advance()
                     self.close(")")
                     return self.function(words[0].literal or "")
-                if self.within_test(words) and token in ("&&", "||", "(", ")", "<", ">", "\n"):
-                    words.append(Raw((Literal(str(token), quoted=False),), self.lexer.line()))
+                if self.within_test(words) and current in ("&&", "||", "(", ")", "<", ">", "\n"):
+                    words.append(Raw((Literal(str(current), quoted=False),), self.lexer.line()))
                     self.advance()
                     continue
                 break
-            if not words and (assign := self.assign(token)) is not None:
+            if not words and (assign := self.assign(current)) is not None:
                 assigns.append(assign)
                 continue
-            words.append(token)
+            words.append(current)
             self.advance()
             declares = words[0].literal in ("export", "declare", "local", "readonly", "typeset")
-            while declares and isinstance(self.token, Raw):
-                declared = self.assign(self.token)
+            while declares and isinstance(self.here, Raw):
+                declared = self.assign(self.here)
                 if declared is None:
                     break
                 assigns.append(declared)
-        redirects_now = tuple(redirects)
-        if words:
-            line = words[0].line
-        return Simple(tuple(assigns), tuple(words), redirects_now, line)
+        line = words[0].line if words else line
+        return Simple(tuple(assigns), tuple(words), tuple(redirects), line)
 
     def within_test(self, words: list[Raw]) -> bool:
         return bool(words) and words[0].literal == "[[" and words[-1].literal != "]]"
@@ -302,9 +300,9 @@ class _Parser:
             return Assign(name, found[3] == "+", Raw(parts, token.line, token.offset))
         self.advance()
         words: list[Raw] = []
-        while self.token is not None and self.token != ")":
-            if isinstance(self.token, Raw):
-                words.append(self.token)
+        while self.here is not None and self.here != ")":
+            if isinstance(self.here, Raw):
+                words.append(self.here)
             self.advance()
         self.close(")")
         return Assign(name, found[3] == "+", Array(tuple(words)))

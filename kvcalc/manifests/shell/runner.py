@@ -8,6 +8,7 @@ nothing calls it.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from kvcalc.manifests.shell.expansion import (
 )
 from kvcalc.manifests.shell.grammar import read_script
 from kvcalc.manifests.shell.lexer import Lexer
+from kvcalc.manifests.shell.merging import merge
 from kvcalc.manifests.shell.tree import (
     Array,
     Assign,
@@ -177,7 +179,7 @@ class _Runner:
                 inside.values.pop(command.variable, None)
                 self.run(command.body, inside)
                 inside.ended = ""
-                _merge(state, [state.copy(), inside])
+                merge(state, [state.copy(), inside])
             case Case():
                 self.case(command, state)
             case Function(name=name, body=body):
@@ -202,7 +204,7 @@ class _Runner:
             if wanted is None:
                 inside = state.copy()
                 self.run((command,), inside)
-                _merge(state, [state.copy(), inside])
+                merge(state, [state.copy(), inside])
                 status = None
             else:
                 status = self.run((command,), state)
@@ -227,7 +229,7 @@ class _Runner:
                 break
         else:
             ends.append(state.copy())
-        _merge(state, ends)
+        merge(state, ends)
 
     def case(self, command: Case, state: State) -> None:
         given = expand(command.word, state, split=False, unset_is_empty=state.closed)
@@ -248,7 +250,7 @@ class _Runner:
                 ends = [inside]
                 break
             ends.append(inside)
-        _merge(state, ends)
+        merge(state, ends)
 
     def simple(self, command: Simple, state: State) -> bool | None:
         first = command.words[0].literal if command.words else None
@@ -375,7 +377,7 @@ class _Runner:
                 self.files[path] = written
         return body
 
-    def builtin(
+    def builtin(  # noqa: C901 - one branch a command
         self, program: str, words: Sequence[Word], values: Sequence[Value], state: State
     ) -> bool:
         """Follow a command that changes what is known; return whether it was one."""
@@ -407,10 +409,8 @@ class _Runner:
         """Take the assignments of a file that a script reads; a fault in it is not this file's."""
         count = len(self.found)
         self.depth += 1
-        try:
+        with contextlib.suppress(InputError):
             self.run(read_script(text, Lines(1), file, self.depth), state)
-        except InputError:
-            pass
         self.depth -= 1
         del self.found[count:]
 
@@ -447,59 +447,3 @@ class _Runner:
         for value in arguments:
             joined += [Segment(" "), *value] if joined else value
         return tuple(joined)
-
-
-def _merge(state: State, ends: Sequence[State]) -> None:
-    """Keep of variables what the ways through a condition agree on."""
-    going = [end for end in ends if not end.ended]
-    if ends and not going:
-        state.ended = ends[0].ended
-    ends = going or ends
-    if len(ends) == 1:
-        state.values, state.arrays = ends[0].values, ends[0].arrays
-        state.lines = ends[0].lines
-        state.exported = ends[0].exported
-        state.arguments = ends[0].arguments
-        return
-    for end in ends:
-        state.lines.update(end.lines)
-    names = {name for end in ends for name in (*end.values, *end.arrays)}
-    for name in names:
-        arrays = [end.arrays.get(name) for end in ends]
-        if any(array is not None for array in arrays):
-            common = _common([array or () for array in arrays])
-            if any(array != common for array in arrays):
-                written = f"${{{name}[@]}}"
-                common = (*common, (Segment(written, (), (name,)),))
-            state.arrays[name] = common
-            state.values.pop(name, None)
-            continue
-        values = [end.values.get(name) for end in ends]
-        if all(value == values[0] for value in values):
-            state.values[name] = values[0] or ()
-            continue
-        begin = _beginning([value or () for value in values])
-        if begin and begin[-1].unresolved == (name,):
-            state.values[name] = begin
-            continue
-        blank = " " if begin else ""
-        state.values[name] = (*begin, Segment(f"{blank}${{{name}}}", (), (name,)))
-    state.exported = set().union(*(end.exported for end in ends))
-
-
-def _beginning(values: Sequence[Value]) -> Value:
-    """Return the shortest value where all others go on from it; nothing otherwise."""
-    texts = ["".join(segment.text for segment in value) for value in values]
-    shortest = min(range(len(texts)), key=lambda at: len(texts[at]))
-    same = all(text.startswith(texts[shortest]) for text in texts)
-    return values[shortest] if same else ()
-
-
-def _common(values: Sequence[tuple[object, ...]]) -> tuple:  # type: ignore[type-arg]
-    """Return what all begin with."""
-    count = 0
-    for column in zip(*values, strict=False):
-        if any(each != column[0] for each in column):
-            break
-        count += 1
-    return values[0][:count]
