@@ -1,7 +1,7 @@
 """Names under which clouds and schedulers know cards: instance types, accelerators, MIG slices.
 
 Sources: the clouds' own pages of machine types; GKE's list of accelerators; SkyPilot's and Ray's
-catalogues of accelerator names; NVIDIA's MIG user guide (memory as `nvidia-smi mig -lgip` prints).
+catalogues of accelerator names; `nvidia-smi mig -lgip` as printed on A100, A30, H200.
 """
 
 from __future__ import annotations
@@ -179,13 +179,11 @@ MIG_MIB: dict[str, int] = {
     "1g.5gb": 4_864,
     "1g.6gb": 5_952,
     "1g.10gb": 9_728,
-    "1g.12gb": 11_008,
     "1g.18gb": 16_384,
     "1g.20gb": 19_968,
     "2g.10gb": 9_984,
     "2g.12gb": 12_032,
     "2g.20gb": 19_968,
-    "2g.24gb": 22_016,
     "3g.20gb": 20_096,
     "3g.40gb": 40_192,
     "4g.20gb": 20_096,
