@@ -1,7 +1,7 @@
 """Names under which clouds and schedulers know cards: instance types, accelerators, MIG slices.
 
-Sources: the clouds' own pages of machine types; GKE's list of accelerators; SkyPilot's and Ray's
-catalogues of accelerator names; `nvidia-smi mig -lgip` as printed on A100, A30, H200.
+Machine types and names are written down from general knowledge of the clouds' catalogues; those
+that public deployment files use were compared with what these files say of their cards.
 """
 
 from __future__ import annotations
@@ -177,19 +177,16 @@ NOT_GPUS = ("tpu", "gaudi", "neuron", "inferentia", "trainium", "ascend", "npu")
 
 MIG_MIB: dict[str, int] = {
     "1g.5gb": 4_864,
-    "1g.6gb": 5_952,
+    "1g.6gb": 5_949,
     "1g.10gb": 9_728,
     "1g.18gb": 16_384,
     "1g.20gb": 19_968,
     "2g.10gb": 9_984,
-    "2g.12gb": 12_032,
     "2g.20gb": 19_968,
-    "3g.20gb": 20_096,
+    "2g.35gb": 33_280,
     "3g.40gb": 40_192,
-    "4g.20gb": 20_096,
-    "4g.24gb": 24_192,
     "4g.40gb": 40_192,
-    "7g.40gb": 40_192,
-    "7g.80gb": 80_640,
+    "7g.80gb": 80_896,
 }
-"""Slices of a card -> MiB; of cards that differ in it, the smallest."""
+"""Slices of a card -> MiB, as `nvidia-smi mig -lgip` prints them on A100, A30, H100 and H200; of
+cards that differ in it, the smallest. Others are not known, and their memory is not guessed."""
