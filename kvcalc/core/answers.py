@@ -223,7 +223,8 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
         levers: settings that gain something, the one that gains the most first.
         refused_levers: settings that cannot be changed here, with the reason.
         suggested: the engine's own command; with what was solved for first, where that has a
-            value.
+            value. None where nothing that was asked fits, or no command starts the engine.
+        suggested_notes: what to know of the command, or why there is none.
         log: what the engine prints with the expected figures.
     """
 
@@ -260,6 +261,7 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
     solutions: tuple[Solution, ...]
     layouts: tuple[Layout, ...]
     suggested: str | None
+    suggested_notes: tuple[str, ...]
     log: tuple[str, ...]
     notes: tuple[str, ...]
     unsupported: tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvcalc.core.values import Value
 
-__all__ = ["Bar", "Bars", "Block", "Code", "Grid", "Heading", "Text"]
+__all__ = ["Bar", "Bars", "Block", "Code", "Formula", "Grid", "Heading", "Shell", "Text"]
 
 
 class Heading(Value, frozen=True):
@@ -20,9 +20,22 @@ class Text(Value, frozen=True):
 
 
 class Code(Value, frozen=True):
-    """Lines whose columns matter (a strip of letters) or that are formulas."""
+    """Lines as they are: a log's, or a strip of letters; never wrapped."""
 
     lines: tuple[str, ...]
+
+
+class Formula(Value, frozen=True):
+    """Lines of arithmetic; may be wrapped between words, never cut."""
+
+    lines: tuple[str, ...]
+
+
+class Shell(Value, frozen=True):
+    """Commands to be pasted, and comments on them; wrapped as a shell takes it."""
+
+    comments: tuple[str, ...]
+    commands: tuple[str, ...]
 
 
 class Grid(Value, frozen=True):
@@ -53,4 +66,4 @@ class Bars(Value, frozen=True):
     bars: tuple[Bar, ...]
 
 
-Block = Heading | Text | Code | Grid | Bars
+Block = Heading | Text | Code | Formula | Shell | Grid | Bars

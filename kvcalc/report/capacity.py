@@ -19,7 +19,7 @@ from kvcalc.core.deployment import MAX_BYTES
 from kvcalc.core.memory import HostPart
 from kvcalc.core.units import format_count, format_number_of
 from kvcalc.report.bars import stacked
-from kvcalc.report.blocks import Block, Code, Grid, Heading, Text
+from kvcalc.report.blocks import Block, Code, Grid, Heading, Shell, Text
 from kvcalc.report.cells import NONE, Size, maybe
 
 __all__ = ["capacity_blocks"]
@@ -81,8 +81,9 @@ def _answer(result: CapacityAnswer, size: Size) -> list[Block]:
         blocks.extend(_solutions(result.solutions))
     commands = [result.suggested, *(solution.command for solution in result.solutions)]
     told = tuple(dict.fromkeys(command for command in commands if command))
-    if told:
-        blocks += [Heading("the engine's own command"), Code(told)]
+    if told or result.suggested_notes:
+        blocks.append(Heading("the engine's own command"))
+        blocks.append(Shell(comments=result.suggested_notes, commands=told))
     said = [*result.notes, *(f"not modelled: {line}" for line in result.unsupported)]
     said += [f"assumed: {line}" for line in result.convention]
     blocks += [Heading("why"), Text(tuple(said)), Text((f"rules: {result.source}",))]

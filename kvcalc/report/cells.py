@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kvcalc.core.results import PerToken, PresetDetail
 from kvcalc.core.units import format_count
-from kvcalc.report.blocks import Block, Code, Grid, Heading
+from kvcalc.report.blocks import Block, Formula, Grid, Heading
 
 __all__ = ["NONE", "Size", "exact", "formula", "layer_grid", "maybe"]
 
@@ -50,4 +50,4 @@ def layer_grid(result: PerToken | PresetDetail, *, named: bool) -> Grid:
 
 def formula(lines: tuple[str, ...]) -> list[Block]:
     """Show a formula with its numbers; nothing where there is none."""
-    return [Heading("the formula"), Code(lines)] if lines else []
+    return [Heading("the formula"), Formula(lines)] if lines else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.report.blocks import Bars, Block, Code, Grid, Heading, Text
+from kvcalc.report.blocks import Bars, Block, Code, Formula, Grid, Heading, Shell, Text
 
 __all__ = ["render"]
 
@@ -18,8 +18,11 @@ def render(blocks: Sequence[Block]) -> str:
         match block:
             case Heading(text=text):
                 parts.append(f"### {_escaped(text)}")
-            case Code(lines=lines):
+            case Code(lines=lines) | Formula(lines=lines):
                 parts.append("\n".join(["```text", *lines, "```"]))
+            case Shell(comments=comments, commands=commands):
+                lines = (*(f"# {line}" for line in comments), *commands)
+                parts.append("\n".join(["```sh", *lines, "```"]))
             case Text(lines=lines):
                 parts.append("\n".join(f"- {_escaped(line.strip())}" for line in lines))
             case Grid():

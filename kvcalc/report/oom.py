@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvcalc.core.oom_values import Amount, OutOfMemory
-from kvcalc.report.blocks import Block, Code, Grid, Heading, Text
+from kvcalc.report.blocks import Block, Formula, Grid, Heading, Text
 from kvcalc.report.cells import Size
 
 __all__ = ["oom_blocks"]
@@ -45,7 +45,7 @@ def oom_blocks(result: OutOfMemory, size: Size) -> list[Block]:
         grid = Grid(("", "as printed", "rounding"), tuple(rows), text_columns=frozenset({1, 2}))
         blocks.append(grid)
     if result.arithmetic:
-        blocks.append(Code(result.arithmetic))
+        blocks.append(Formula(result.arithmetic))
     if result.advice:
         blocks.append(Text(tuple(f"- {line}" for line in result.advice)))
     return blocks

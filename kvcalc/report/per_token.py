@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvcalc.core.results import Growth, PerToken, SequenceSize
 from kvcalc.core.units import format_count, format_number_of
-from kvcalc.report.blocks import Block, Code, Grid, Heading
+from kvcalc.report.blocks import Block, Formula, Grid, Heading
 from kvcalc.report.cells import NONE, Size, layer_grid, maybe
 
 __all__ = ["per_token_blocks"]
@@ -72,7 +72,7 @@ def per_token_blocks(results: Sequence[PerToken], size: Size) -> list[Block]:
     for r in results:
         if r.explain:
             blocks.append(Heading(f"{r.model}: the formula"))
-            blocks.append(Code(r.explain))
+            blocks.append(Formula(r.explain))
     return blocks
 
 

@@ -8,11 +8,12 @@ running rich's tables would double the time of a short command.
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from unicodedata import east_asian_width
 
-from kvcalc.report.blocks import Bars, Block, Code, Grid, Heading, Text
+from kvcalc.report.blocks import Bars, Block, Code, Formula, Grid, Heading, Shell, Text
 
 __all__ = ["UNLIMITED", "Line", "plain", "render"]
 
@@ -47,7 +48,11 @@ def render(blocks: Sequence[Block], *, width: int, ascii_only: bool) -> list[Lin
         match block:
             case Heading(text=text):
                 lines += [[(part, "bold")] for part in _wrapped(text, width)]
-            case Text(lines=texts) | Code(lines=texts):
+            case Code(lines=texts):
+                lines += [[(text, "")] for text in texts]
+            case Shell():
+                lines += [[(line, "")] for line in _shell(block, width)]
+            case Text(lines=texts) | Formula(lines=texts):
                 for text in texts:
                     indent = " " * (len(text) - len(text.lstrip()) + 2)
                     lines += [[(part, "")] for part in _wrapped(text, width, indent)]
@@ -58,6 +63,39 @@ def render(blocks: Sequence[Block], *, width: int, ascii_only: bool) -> list[Lin
     return lines
 
 
+def _shell(block: Shell, width: int) -> Iterator[str]:
+    """Yield comments and commands, each of their lines one that a shell takes."""
+    for comment in block.comments:
+        first, *others = _wrapped(f"# {comment}", width) or [""]
+        yield first
+        for line in others:
+            yield from (f"#   {part}" for part in _wrapped(line, max(1, width - 4)))
+    for command in block.commands:
+        yield from _command(command, width)
+
+
+def _command(command: str, width: int) -> Iterator[str]:
+    """Yield a command in lines that end in a backslash; a flag keeps its value beside it."""
+    if _cells(command) <= width:
+        yield command
+        return
+    parts: list[str] = []
+    for word in (shlex.quote(word) for word in shlex.split(command)):
+        if parts and not word.startswith("-") and parts[-1].startswith("-"):
+            parts[-1] += f" {word}"
+        else:
+            parts.append(word)
+    line = parts[0]
+    for part in parts[1:]:
+        if _cells(line) + _cells(part) + len(_CONTINUED) + 1 <= width:
+            line += f" {part}"
+        else:
+            yield line + _CONTINUED
+            line = f"  {part}"
+    yield line
+
+
+_CONTINUED = " \\"
 _UNIT = re.compile(r"(?<=\d) (?=[KMGTPk]?i?B\b|tokens?\b|%)")
 _GLUE = "\x00"
 

@@ -65,7 +65,7 @@ def answer(
     command: str | None = None
     told: tuple[str, ...] = ()
     if suggest:
-        solutions, command, told = _suggested(question, turned)
+        solutions, command, told = _suggested(question, worked, turned)
     gaining, refused = _levers(question, worked, middle) if with_levers else ((), ())
     return CapacityAnswer(
         model=found.model,
@@ -101,12 +101,12 @@ def answer(
         solutions=solutions,
         layouts=_layouts(question, sizes_of(deployment).num_gpus) if with_layouts else (),
         suggested=command,
+        suggested_notes=told,
         log=_log(found, middle),
         notes=(
             *shared,
             *notes_on_sharing(question, worked),
             *without_effect(asked),
-            *told,
             *found.notes,
         ),
         unsupported=found.unsupported,
@@ -133,11 +133,11 @@ def _layouts(question: Question, num_gpus: int) -> tuple[Layout, ...]:
 
 
 def _suggested(
-    question: Question, turned: tuple[Solved, ...]
+    question: Question, worked: Worked, turned: tuple[Solved, ...]
 ) -> tuple[tuple[Solution, ...], str | None, tuple[str, ...]]:
     from kvcalc.sizing.suggest import suggested
 
-    return suggested(question, turned)
+    return suggested(question, worked, turned)
 
 
 def _gpu(question: Question) -> str | None:

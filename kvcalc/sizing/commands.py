@@ -3,224 +3,104 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import KvcalcError
+from kvcalc.core.units import format_bytes
+from kvcalc.core.weight_dtypes import weight_width
+from kvcalc.sizing.builders import BUILDERS
 from kvcalc.sizing.question import Question
+from kvcalc.sizing.spelling import ON_LOADING, spelled
+from kvcalc.sizing.words import Words
 
 __all__ = ["command", "spelled"]
 
-_Word = str | int | float | bool | None
-_VLLM = {
-    "dtype": "--dtype",
-    "tensor_parallel_size": "--tensor-parallel-size",
-    "pipeline_parallel_size": "--pipeline-parallel-size",
-    "data_parallel_size": "--data-parallel-size",
-    "decode_context_parallel_size": "--decode-context-parallel-size",
-    "kv_cache_dtype": "--kv-cache-dtype",
-    "block_size": "--block-size",
-    "max_model_len": "--max-model-len",
-    "max_num_seqs": "--max-num-seqs",
-    "max_num_batched_tokens": "--max-num-batched-tokens",
-    "gpu_memory_utilization": "--gpu-memory-utilization",
-    "kv_cache_memory_bytes": "--kv-cache-memory-bytes",
-    "num_gpu_blocks_override": "--num-gpu-blocks-override",
-    "enable_prefix_caching": "--enable-prefix-caching",
-    "async_scheduling": "--async-scheduling",
-    "enforce_eager": "--enforce-eager",
-    "disable_hybrid_kv_cache_manager": "--disable-hybrid-kv-cache-manager",
-    "enable_expert_parallel": "--enable-expert-parallel",
-    "attention_backend": "--attention-backend",
-    "mamba_cache_dtype": "--mamba-cache-dtype",
-    "mamba_ssm_cache_dtype": "--mamba-ssm-cache-dtype",
-}
-_SGLANG = {
-    "dtype": "--dtype",
-    "tensor_parallel_size": "--tp-size",
-    "pipeline_parallel_size": "--pp-size",
-    "data_parallel_size": "--dp-size",
-    "kv_cache_dtype": "--kv-cache-dtype",
-    "block_size": "--page-size",
-    "max_model_len": "--context-length",
-    "max_num_seqs": "--max-running-requests",
-    "max_num_batched_tokens": "--chunked-prefill-size",
-    "attention_backend": "--attention-backend",
-}
-_TENSORRT = {
-    "tensor_parallel_size": "--tp_size",
-    "pipeline_parallel_size": "--pp_size",
-    "max_model_len": "--max_seq_len",
-    "max_num_seqs": "--max_batch_size",
-}
-_LMDEPLOY = {
-    "dtype": "--dtype",
-    "tensor_parallel_size": "--tp",
-    "data_parallel_size": "--dp",
-    "block_size": "--cache-block-seq-len",
-    "max_model_len": "--session-len",
-    "max_num_seqs": "--max-batch-size",
-}
-_SPELLING = {"vllm": _VLLM, "sglang": _SGLANG, "tensorrt-llm": _TENSORRT, "lmdeploy": _LMDEPLOY}
-_WORDS = {"sglang": {"fp8": "fp8_e4m3", "fp4": "fp4_e2m1"}}
-"""Engine -> kvcalc's word for a cache dtype -> its own."""
+_NO_MODEL = "MODEL"
+"""Stands where nothing tells what the engine is to load."""
 
 
 def command(question: Question) -> tuple[str | None, tuple[str, ...]]:
     """Return what starts the engine like this, and what to know of it.
 
     None for an engine that is a library and no server. The model is what the engine is given to
-    load: the repository that a preset was read from, a folder, or a GGUF file.
+    load: the repository that a preset was read from, a folder, or a GGUF file. What was asked for
+    and cannot be said in flags is told.
     """
     deployment = question.deployment
-    build = _BUILDERS.get(deployment.engine)
+    build = BUILDERS.get(deployment.engine)
     if build is None:
-        return None, ()
-    words = [*build(_source(question), deployment), *_quantized(question)]
-    return " ".join(shlex.quote(word) for word in words), tuple(_caveats(question))
-
-
-def spelled(engine: str, name: str, value: object) -> str | None:
-    """Return a setting as an engine's own flag; None where that is not known."""
-    flag = _SPELLING.get(engine, {}).get(name)
-    if flag is None:
-        return None
-    if isinstance(value, bool):
-        return flag if value else f"--no-{flag[2:]}"
-    return f"{flag} {_WORDS.get(engine, {}).get(str(value), value)}"
+        return None, (f"kvcalc knows no command that starts {deployment.engine}",)
+    said = Words(deployment)
+    source = _source(question)
+    build(said, question.model, source)
+    said.start(*_quantized(question))
+    said.leftovers()
+    words = [*(f"{name}={value}" for name, value in said.variables.items()), *said.words]
+    told = (*_of_release(question), *_caveats(question, source), *said.told, *_beside(question))
+    return " ".join(shlex.quote(word) for word in words), tuple(dict.fromkeys(told))
 
 
 def _source(question: Question) -> str:
     model = question.model
     if question.deployment.engine != "llama.cpp":
-        return model.origin or model.name
-    named = model.origin or model.name
-    if named.lower().endswith(".gguf"):
-        return named
+        return model.origin or _NO_MODEL
+    if model.origin is not None and model.origin.lower().endswith(".gguf"):
+        return model.origin
+    named = model.origin or _NO_MODEL
     kind = (question.quantization or "f16").upper()
     return f"{named.rsplit('/', 1)[-1]}-{kind}.gguf"
 
-
-_ON_LOADING = {
-    ("vllm", "fp8"): ("--quantization", "fp8"),
-    ("vllm", "bnb-4bit"): ("--quantization", "bitsandbytes"),
-    ("sglang", "fp8"): ("--quantization", "fp8"),
-}
-"""(engine, format) -> its flags, where it brings a checkpoint into that format as it loads it."""
 
 _FOLDED = {"fp8_e4m3": "fp8", "bitsandbytes": "bnb-4bit"}
 
 
 def _quantized(question: Question) -> tuple[str, ...]:
-    wanted = (question.quantization or "").strip().lower()
-    if wanted == _stored(question):
+    wanted = question.quantization
+    if wanted is None or _is_stored(question, wanted):
         return ()
-    return _ON_LOADING.get((question.deployment.engine, _FOLDED.get(wanted, wanted)), ())
+    folded = wanted.strip().lower()
+    return ON_LOADING.get((question.deployment.engine, _FOLDED.get(folded, folded)), ())
 
 
-def _stored(question: Question) -> str:
+def _is_stored(question: Question, wanted: str) -> bool:
+    """Whether the checkpoint is in a format, in whatever spelling."""
     size = question.model.size
-    return ((size.weights_dtype if size is not None else None) or question.model.dtype).lower()
+    stored = (size.weights_dtype if size is not None else None) or question.model.dtype
+    if wanted.strip().lower() == stored.lower():
+        return True
+    try:
+        return weight_width(wanted) is weight_width(stored)
+    except KvcalcError:
+        return False
 
 
-def _caveats(question: Question) -> Iterator[str]:
+def _of_release(question: Question) -> Iterator[str]:
+    deployment = question.deployment
+    if deployment.engine_version is not None:
+        yield f"of {deployment.engine} {deployment.engine_version}"
+
+
+def _caveats(question: Question, source: str) -> Iterator[str]:
     """Yield what to put in, and in place of what."""
     model, engine = question.model, question.deployment.engine
     wanted = question.quantization
     file = (model.origin or "").lower().endswith(".gguf")
     if engine == "llama.cpp" and not file:
-        yield f"the command's GGUF file is to be made of {model.origin or model.name}, or found"
+        yield f"{source} is to be made of {model.origin or model.name}, or found"
     elif model.origin is None:
-        yield f"the command says {model.name}, for nothing tells what {engine} is to load"
-    if wanted is not None and wanted != _stored(question) and not _quantized(question):
+        yield f"put in {source} what {engine} is to load: nothing tells it of {model.name}"
+    if wanted is not None and not _is_stored(question, wanted) and not _quantized(question):
         if engine == "llama.cpp" and not file:
             return
+        yield f"weights in {wanted} are another checkpoint: put its name in place of {source}"
+
+
+def _beside(question: Question) -> Iterator[str]:
+    """Yield what was asked about and is no setting of the engine's."""
+    if question.weights_bytes is not None:
         yield (
-            f"weights in {wanted} are another checkpoint: put its name in place of"
-            f" {_source(question)}"
+            f"weights of {format_bytes(question.weights_bytes)} were asked about: no flag makes"
+            " them so"
         )
-
-
-def _flags(deployment: Deployment, spelling: dict[str, str]) -> Iterator[str]:
-    for name, value in deployment.changed().items():
-        flag = spelling.get(name)
-        if flag is None:
-            continue
-        if isinstance(value, bool):
-            yield flag if value else f"--no-{flag[2:]}"
-        else:
-            word = str(value)
-            yield from (flag, _WORDS.get(deployment.engine, {}).get(word, word))
-
-
-def _own(args: dict[str, _Word], sign: str = "-") -> Iterator[str]:
-    """Yield engine_args as flags in dashes (or underscores)."""
-    for name, value in args.items():
-        flag = f"--{name.replace('_', sign)}"
-        if value is True:
-            yield flag
-        elif value is not None and value is not False:  # 0 is a value: -ngl 0
-            yield from (flag, str(value))
-
-
-def _vllm(source: str, deployment: Deployment) -> Iterator[str]:
-    yield from ("vllm", "serve", source)
-    yield from _flags(deployment, _VLLM)
-    if deployment.speculative_method is not None:
-        tokens = deployment.num_speculative_tokens
-        more = f', "num_speculative_tokens": {tokens}' if tokens else ""
-        yield from (
-            "--speculative-config",
-            f'{{"method": "{deployment.speculative_method}"{more}}}',
-        )
-
-
-def _sglang(source: str, deployment: Deployment) -> Iterator[str]:
-    yield from ("python", "-m", "sglang.launch_server", "--model-path", source)
-    yield from _flags(deployment, _SGLANG)
-    if deployment.enable_prefix_caching is False:
-        yield "--disable-radix-cache"
-    yield from _own(deployment.engine_args)
-
-
-def _llamacpp(source: str, deployment: Deployment) -> Iterator[str]:
-    yield from ("llama-server", "-m", source)
-    args = dict(deployment.engine_args)
-    kind = deployment.kv_cache_dtype
-    if kind != "auto":
-        key, _, value = kind.partition(":")
-        yield from ("--cache-type-k", key, "--cache-type-v", value or key)
-    if deployment.max_model_len is not None and "ctx_size" not in args:
-        slots = args.get("parallel")
-        each = deployment.max_model_len
-        yield from ("--ctx-size", str(each * slots if isinstance(slots, int) else each))
-    yield from _own(args)
-
-
-def _tensorrt(source: str, deployment: Deployment) -> Iterator[str]:
-    yield from ("trtllm-serve", source)
-    yield from _flags(deployment, _TENSORRT)
-    args = dict(deployment.engine_args)
-    share = args.pop("free_gpu_memory_fraction", None)
-    if share is not None:
-        yield from ("--kv_cache_free_gpu_memory_fraction", str(share))
-    if deployment.kv_cache_dtype != "auto":
-        yield from ("--kv_cache_dtype", deployment.kv_cache_dtype)
-    yield from _own(args, "_")
-
-
-def _lmdeploy(source: str, deployment: Deployment) -> Iterator[str]:
-    yield from ("lmdeploy", "serve", "api_server", source)
-    yield from _flags(deployment, _LMDEPLOY)
-    words = {"int4": "4", "int8": "8", "fp8": "fp8"}
-    if deployment.kv_cache_dtype in words:
-        yield from ("--quant-policy", words[deployment.kv_cache_dtype])
-    yield from _own(deployment.engine_args)
-
-
-_BUILDERS: dict[str, Callable[[str, Deployment], Iterator[str]]] = {
-    "vllm": _vllm,
-    "sglang": _sglang,
-    "llama.cpp": _llamacpp,
-    "tensorrt-llm": _tensorrt,
-    "lmdeploy": _lmdeploy,
-}
+    if question.instances > 1:
+        yield f"one of {question.instances} servers alike, each on a port of its own"

@@ -15,14 +15,14 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv, round_up
 from kvcalc.engines.sglang.arguments import Arguments
 
-__all__ = ["DEFAULT_REQUESTS", "Speculation", "speculation_of"]
+__all__ = ["ALGORITHMS", "DEFAULT_REQUESTS", "Speculation", "speculation_of"]
 
 DEFAULT_REQUESTS = 48
 """max_running_requests under speculation where nothing is said."""
 
 _NGRAM_TOKENS = 12
 _DFLASH_TOKENS = 16
-_ALGORITHMS = {
+ALGORITHMS = {
     "mtp": "EAGLE",
     "nextn": "EAGLE",
     "eagle": "EAGLE",
@@ -30,6 +30,7 @@ _ALGORITHMS = {
     "draft_model": "STANDALONE",
     "ngram": "NGRAM",
 }
+"""kvcalc's method -> SGLang's algorithm."""
 
 
 class Speculation(NamedTuple):
@@ -82,14 +83,14 @@ def speculation_of(
     """
     method = deployment.speculative_method
     asked = arguments.word("speculative_algorithm")
-    if method is not None and method not in _ALGORITHMS:
+    if method is not None and method not in ALGORITHMS:
         raise UnsupportedError(
             f"speculation by {method} is not modelled for SGLang",
-            hint=f"known: {', '.join(_ALGORITHMS)}",
+            hint=f"known: {', '.join(ALGORITHMS)}",
         )
     drafted = deployment.draft_model is not None
     told = method or ("draft_model" if drafted else "mtp")
-    algorithm = asked or (_ALGORITHMS[told] if _said(deployment) else None)
+    algorithm = asked or (ALGORITHMS[told] if _said(deployment) else None)
     if algorithm is None:
         _refuse_halves(arguments)
         return None

@@ -6,6 +6,7 @@ vLLM 0.33 envs.py.
 from __future__ import annotations
 
 from kvcalc.core.model import PARTITION
+from kvcalc.engines.vllm.options import BACKEND_OPTION_SINCE
 from kvcalc.manifests.commands.flags import number_of
 from kvcalc.manifests.commands.numbers import BadNumberError, decimal
 from kvcalc.manifests.commands.options import Given
@@ -25,7 +26,6 @@ _BELIEVED = (
     *("MAX_NUM_BATCHED_TOKENS", "KV_CACHE_DTYPE", "ENFORCE_EAGER", "ENABLE_PREFIX_CACHING"),
 )
 _BELIEVED_OF_VLLM = (*_BELIEVED, "DTYPE", "QUANTIZATION", "MODEL", "BLOCK_SIZE", "SWAP_SPACE")
-_BACKEND_UNTIL = (0, 14)
 _TWO_ENGINES = ((0, 7), (0, 11))
 
 
@@ -63,7 +63,7 @@ def _engine(reading: Reading, word: Word) -> None:
 
 def _backend(reading: Reading, word: Word) -> None:
     number = number_of(reading.version)
-    if number is not None and number[:2] < _BACKEND_UNTIL:
+    if number is not None and number[:2] < BACKEND_OPTION_SINCE:
         if "attention_backend" not in reading.settings:
             reading.text("attention_backend", "field", Given("", "VLLM_ATTENTION_BACKEND", (word,)))
         return

@@ -5,6 +5,7 @@ vLLM 0.33 engine/arg_utils.py; the releases are those of the wheels that were lo
 
 from __future__ import annotations
 
+from kvcalc.engines.vllm.options import SINCE
 from kvcalc.manifests.commands.numbers import decimal, short, whole
 from kvcalc.manifests.commands.options import Given
 from kvcalc.manifests.commands.reading import Reading
@@ -102,22 +103,3 @@ NOT_MODELLED = {
     "enable_sleep_mode": "its allocator is not modelled",
 }
 """Option that bears on memory and is not counted -> why its figures may be off."""
-
-SINCE = {
-    "data_parallel_size": "0.8.5",
-    "speculative_config": "0.8.5",
-    "kv_cache_memory_bytes": "0.10.2",
-    "decode_context_parallel_size": "0.10.2",
-    "mamba_cache_dtype": "0.10.2",
-    "mamba_ssm_cache_dtype": "0.10.2",
-    "kv_offloading_size": "0.11.2",
-    "kv_offloading_backend": "0.11.2",
-    "max_cudagraph_capture_size": "0.11.2",
-    "prefill_context_parallel_size": "0.12.0",
-    "offload_group_size": "0.17.1",
-    "kv_cache_dtype_skip_layers": "0.19.1",
-    "spec_method": "0.22.1",
-    "spec_model": "0.22.1",
-    "spec_tokens": "0.22.1",
-}
-"""Option -> the first release that was seen with it."""
