@@ -65,7 +65,7 @@ def answer(
     command: str | None = None
     told: tuple[str, ...] = ()
     if suggest:
-        solutions, command, told = _suggested(question, worked, turned)
+        solutions, command, told = _suggested(question, (low, high), turned)
     gaining, refused = _levers(question, worked, middle) if with_levers else ((), ())
     return CapacityAnswer(
         model=found.model,
@@ -133,11 +133,11 @@ def _layouts(question: Question, num_gpus: int) -> tuple[Layout, ...]:
 
 
 def _suggested(
-    question: Question, worked: Worked, turned: tuple[Solved, ...]
+    question: Question, ends: tuple[Figures, Figures], turned: tuple[Solved, ...]
 ) -> tuple[tuple[Solution, ...], str | None, tuple[str, ...]]:
     from kvcalc.sizing.suggest import suggested
 
-    return suggested(question, worked, turned)
+    return suggested(question, ends, turned)
 
 
 def _gpu(question: Question) -> str | None:

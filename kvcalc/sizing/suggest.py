@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-from kvcalc.core.answers import Solution
+from kvcalc.core.answers import Figures, Solution
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_number_of
 from kvcalc.sizing.commands import command
-from kvcalc.sizing.question import Question, Worked, work
+from kvcalc.sizing.figured import figured
+from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.solve.searches import Solved
 
 __all__ = ["suggested"]
 
-_Met = Literal["surely", "perhaps", "no"]
 _PERHAPS = "it fits if everything beside the cache takes its least, and else it does not"
 
 
 def suggested(
-    question: Question, worked: Worked, turned: tuple[Solved, ...]
+    question: Question, ends: tuple[Figures, Figures], turned: tuple[Solved, ...]
 ) -> tuple[tuple[Solution, ...], str | None, tuple[str, ...]]:
     """Return the solutions with their commands, the command to take, and what to know of it.
 
@@ -30,7 +28,7 @@ def suggested(
 
     Args:
         question: what is asked.
-        worked: the same, worked out.
+        ends: its figures with the least and with the most that may be left for the cache.
         turned: what was solved for.
     """
     solutions, first = [], None
@@ -39,7 +37,7 @@ def suggested(
         told = None
         if one.change is not None:
             asked = one.change.applied(question)
-            if _is_met(asked) == "surely":
+            if _fits(asked):
                 told, lines = command(asked)
                 notes.update(dict.fromkeys(lines))
                 first = first or told
@@ -49,28 +47,23 @@ def suggested(
                 notes[f"no command with {shown}: it does not hold {goal} at once"] = None
         solutions.append(msgspec.structs.replace(one.solution, command=told))
     if first is None:
-        met = _met(worked)
-        if met != "no":
+        low, high = ends
+        if high.fits:
             first, lines = command(question)
             notes.update(dict.fromkeys(lines))
-            if met == "perhaps" and first is not None:
+            if not low.fits and first is not None:
                 notes[_PERHAPS] = None
         else:
             notes[_none(turned)] = None
     return tuple(solutions), first, tuple(notes)
 
 
-def _is_met(question: Question) -> _Met:
+def _fits(question: Question) -> bool:
+    """Whether the goal is surely met."""
     try:
-        return _met(work(question))
+        return figured(question, work(question), "low").fits
     except KvcalcError:
-        return "no"
-
-
-def _met(worked: Worked) -> _Met:
-    if worked.holds(worked.low):
-        return "surely"
-    return "perhaps" if worked.holds(worked.high) else "no"
+        return False
 
 
 def _none(turned: tuple[Solved, ...]) -> str:

@@ -205,7 +205,9 @@ def test_the_engine_s_own_command(arguments: tuple[str, ...], command: str) -> N
 
 def test_a_command_of_another_checkpoint_says_so() -> None:
     found = one(*LLAMA, "l40s", "--quantization", "int4", "--suggest")
-    assert any("weights in int4 are another checkpoint" in note for note in found["notes"])
+    assert any(
+        "weights in int4 are another checkpoint" in note for note in found["suggested_notes"]
+    )
 
 
 def test_the_command_of_a_file(tmp_path: Any) -> None:
