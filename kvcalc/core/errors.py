@@ -11,8 +11,10 @@ __all__ = [
     "InputFaults",
     "InvalidValueError",
     "KvcalcError",
+    "NotModelledError",
     "UnavailableError",
     "UnknownNameError",
+    "UnknownReleaseError",
     "UnsupportedError",
     "UsageError",
     "nearest",
@@ -89,6 +91,14 @@ class UnknownNameError(KvcalcError):
 
 class UnsupportedError(KvcalcError):
     """A combination that the engine refuses, or that kvcalc does not model and will not guess."""
+
+
+class NotModelledError(UnsupportedError):
+    """What an engine may well run, and kvcalc does not know: a card, a release."""
+
+
+class UnknownReleaseError(NotModelledError):
+    """A release of an engine whose rules kvcalc does not know."""
 
 
 class ChecksFailed(KvcalcError, AssertionError):  # noqa: N818 - what happened, not an error of ours

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    UnknownNameError,
+    UnknownReleaseError,
+    UnsupportedError,
+)
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 
@@ -99,7 +104,7 @@ def version(
     if not low <= line <= high:
         first, last = (".".join(map(str, end)) for end in (low, high))
         other = "exllamav2" if engine == "exllamav3" else "exllamav3"
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"{engine} {given} is not modelled",
             hint=f"{first} to {last} are; {other} is an engine of its own",
         )

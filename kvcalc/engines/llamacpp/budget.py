@@ -81,6 +81,7 @@ def _device(
         share_bytes=(max(0, seen.low_bytes - margin), max(0, seen.high_bytes - margin)),
         share_source=f"all of {seen.what}{kept} (common/fit.cpp)",
         terms=terms,
+        seen_bytes=(seen.low_bytes, seen.high_bytes),
     )
 
 

@@ -12,7 +12,7 @@ from datetime import date
 from itertools import pairwise
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
 
 __all__ = ["NEWEST", "Build", "Rules", "build", "rules_of"]
 
@@ -104,7 +104,7 @@ def build(text: str | None) -> Build:
             hint=f"give its number or day, such as {NEWEST.text} or 2025-11-19",
         )
     if not _OLDEST <= found.number <= NEWEST.number:
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"llama.cpp {found.text} is not known: b{_OLDEST} (2025-03-14) to {NEWEST.text} are",
             hint=f"give a build of that range, such as {NEWEST.text}",
         )

@@ -10,7 +10,12 @@ from typing import NamedTuple
 import msgspec
 
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    NotModelledError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 from kvcalc.engines.lmdeploy.dtype import dtype_of
@@ -139,7 +144,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
             )
     gpu = deployment.gpu
     if isinstance(gpu, GpuSpec) and gpu.compute_capability is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"{gpu.name} is no CUDA card, and LMDeploy's rules are known here for those alone",
             hint="name an NVIDIA card (kvcalc gpus lists them)",
         )
@@ -150,8 +155,8 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     free = numbers["free_memory"]
     if "cache_max_entry_count" in given and free is None:
         notes.append(
-            "cache_max_entry_count decides what a card leaves for the cache, and plays no part where"
-            " the cache's bytes are given"
+            "cache_max_entry_count decides what a card leaves for the cache, and plays no part"
+            " where the cache's bytes are given"
         )
     block = _same(deployment.block_size, numbers, "block_size", "cache_block_seq_len")
     sequences = _same(deployment.max_num_seqs, numbers, "max_batch_size")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
 
 __all__ = ["Release", "release"]
 
@@ -50,7 +50,7 @@ def release(text: str | None, backend: str) -> Release:
         raise UnsupportedError(f"{text!r:.40} is no LMDeploy version", hint="give one as 0.18.0")
     line = (int(match[1]), int(match[2]))
     if line > _NEWEST[:2] or (backend == "pytorch" and line < _OLDEST_PYTORCH):
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"the {backend} engine of LMDeploy {text.strip()} is not modelled",
             hint="0.16 to 0.18 are; of TurboMind older ones too",
         )

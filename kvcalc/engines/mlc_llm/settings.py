@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    UnknownNameError,
+    UnknownReleaseError,
+    UnsupportedError,
+)
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
@@ -260,7 +265,7 @@ def _dtype(
 
 def _version(text: str | None) -> str:
     if text not in (None, "0.20", "79d603f"):
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"the rules of MLC-LLM {text:.40} were not read", hint="those of 79d603f were"
         )
     return "79d603f"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.errors import InvalidValueError, NotModelledError
 
 __all__ = ["ASSUMED", "Card", "card_of"]
 
@@ -70,7 +70,7 @@ def card_of(deployment: Deployment, notes: list[str]) -> Card:
             hint="call kvcalc.plan, which looks the name up",
         )
     if gpu.compute_capability is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"{gpu.name} is no CUDA card, and SGLang's rules are known here for those alone",
             hint="name an NVIDIA card (kvcalc gpus lists them)",
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from kvcalc.core.attention import CompressedAttention, Indexer, SlidingMla
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
 from kvcalc.core.kind import CacheBase
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
@@ -56,7 +56,7 @@ def check_compressed(model: ModelSpec, settings: Settings) -> None:
             hint="use --engine none for the model's own arithmetic, or --engine vllm",
         )
     if not settings.release.newest:
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"SGLang {settings.release}'s pools of compressed attention were not read",
             hint="leave the engine's version out",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
 
 __all__ = ["NEWEST", "OLDEST", "Release", "release"]
 
@@ -81,7 +81,7 @@ def release(text: str | None) -> Release:
         )
     found = Release(int(match[1]), int(match[2]), int(match[3]))
     if not OLDEST <= found <= NEWEST:
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"SGLang {found} is not known: {OLDEST} to {NEWEST} are",
             hint=f"give a version of that range, such as {NEWEST}",
         )

@@ -23,6 +23,7 @@ __all__ = ["budgets"]
 _MAX_NUM_TOKENS = 8192
 """llm_args.py, TorchLlmArgs: tokens of a step."""
 _CONTEXT = (0.3, 1.5)
+_GRAPHS = (0.1, 3.0)
 _COMMUNICATION = (0.1, 2.5)
 _TOWER = (0.0, 6.0)
 
@@ -63,15 +64,18 @@ def budgets(
             source=f"a step of {_MAX_NUM_TOKENS} tokens and logits of at most {settings.batch}"
             " requests (_util.py, the estimation run)",
         ),
+        gib_term(
+            "graphs",
+            *_GRAPHS,
+            "CUDA graphs: captured before the estimation run, which they are in the peak of, let go"
+            " and captured again (py_executor_creator.py, create_py_executor): not measured",
+        ),
         gib_term("context", *_CONTEXT, "the driver's context and kernels: not measured"),
     ]
     if tp * settings.pp > 1:
         terms.append(gib_term("communication", *_COMMUNICATION, "NCCL: not measured"))
     if widths.multimodal:
         terms.append(gib_term("other", *_TOWER, "the encoder's own peak: not measured"))
-    outside = (
-        gib_term("graphs", 0.1, 3.0, "CUDA graphs, captured later, in what the fraction leaves"),
-    )
     return tuple(
         whole_card(
             gpu,
@@ -79,7 +83,6 @@ def budgets(
             " peak of the estimation run",
             (weight, *_states(rank), *terms),
             free_bytes=free_bytes,
-            outside=outside,
             part=part,
         )
         for weight, rank in zip(weights, plan.ranks, strict=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
 from kvcalc.core.kind import CacheBase
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import Group, Pool
@@ -43,7 +43,7 @@ def check_states(model: ModelSpec, settings: Settings) -> None:
     if not kinds:
         return
     if settings.release != _RELEASE and not settings.release.startswith(f"{_RELEASE}."):
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"TensorRT-LLM {settings.release} keeps states by rules that were not read",
             hint=f"choose engine_version {_RELEASE}",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
 
 __all__ = ["NEWEST", "release"]
 
@@ -31,7 +31,7 @@ def release(text: str | None) -> str:
         )
     line = int(match[1]), int(match[2])
     if not _OLDEST <= line <= _LAST:
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"TensorRT-LLM {line[0]}.{line[1]} is not known:"
             f" {'.'.join(map(str, _OLDEST))} to {'.'.join(map(str, _LAST))} are",
             hint=f"give a version of that range, such as {NEWEST}",

@@ -9,7 +9,12 @@ from typing import NamedTuple
 
 from kvcalc.core.attention import FullAttention, Mla, SlidingWindow
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    NotModelledError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines.tgi.models import Served
 
@@ -109,7 +114,7 @@ def _fallback(gpu: str | GpuSpec | None, notes: list[str]) -> str:
         notes.append("no card was named: one of compute capability 8.0 or above is taken")
         return "flashdecoding"
     if gpu.compute_capability is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"{gpu.name} is no CUDA card, and TGI's images for others set their attention",
             hint="name it: attention_backend",
         )

@@ -6,7 +6,12 @@ import re
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    UnknownNameError,
+    UnknownReleaseError,
+    UnsupportedError,
+)
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count, format_number_of
@@ -186,7 +191,7 @@ def _version(text: str | None) -> str:
     if text is None:
         return _NEWEST
     if _VERSION.fullmatch(text.strip().lower()) is None:
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"the rules of TGI {text.strip():.40} were not read", hint=f"3.3 is, as {_NEWEST}"
         )
     return text.strip()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
 
 __all__ = ["LATENT_SINCE", "NEWEST", "Release", "release"]
 
@@ -76,7 +76,7 @@ def release(text: str | None) -> Release:
         )
     found = Release(int(match[1]), int(match[2]), int(match[3] or 0))
     if found.line != _OLDEST and not _FIRST_OF_5 <= found.line <= NEWEST.line:
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"transformers {found} is not known: 4.57 and 5.0 to {NEWEST} are",
             hint=f"give a version of that range, such as {NEWEST}",
         )

@@ -15,7 +15,7 @@ from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.memory import MemoryBudget, Term, TermName, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.visible import DRIVER_CONTEXT, Visible, named_card, visible
+from kvcalc.core.visible import Visible, driver_context, named_card, visible
 from kvcalc.core.widths import Span, Widths, widths_of
 from kvcalc.engines.vllm.lora import adapters
 from kvcalc.engines.vllm.profile import (
@@ -83,18 +83,18 @@ def budgets(
             inside += captured
         else:
             outside = captured
-        terms = (weight, *inside)
-        if deployment.kv_cache_memory_bytes is not None:
-            terms, outside = (), (*terms, *outside)
         found.append(
             MemoryBudget(
                 total_bytes=gpu.memory_bytes,
                 share_bytes=share,
                 share_source=why,
-                terms=terms,
-                outside=(_context_before(gpu), *outside),
+                terms=(weight, *inside),
+                outside=outside,
                 seen_bytes=(seen.low_bytes, seen.high_bytes),
                 free_bytes=free_bytes,
+                before=(_context_before(gpu),),
+                checks_share=True,  # request_memory, where the bytes of the cache are given too
+                given_bytes=deployment.kv_cache_memory_bytes,
             )
         )
     return tuple(found)
@@ -103,12 +103,6 @@ def budgets(
 def _share(
     deployment: Deployment, settings: Settings, seen: Visible
 ) -> tuple[tuple[int, int], str]:
-    given = deployment.kv_cache_memory_bytes
-    if given is not None:
-        return (given, given), (
-            "--kv-cache-memory-bytes: the cache gets just that, whatever else is taken"
-            " (gpu_worker.py, determine_available_memory)"
-        )
     asked = deployment.gpu_memory_utilization
     part = settings.memory_share
     exact = Fraction(str(part))
@@ -172,9 +166,10 @@ def _graphs(settings: Settings, deployment: Deployment, gpu: GpuSpec) -> tuple[T
 
 def _context_before(gpu: GpuSpec) -> Term:
     """What the process itself has taken when the share is checked against what is free."""
-    span = (0.0, 0.0) if gpu.memory_kind == "unified" else DRIVER_CONTEXT
     return gib_term(
-        "context", *span, "the driver's context, which is there before the share is checked"
+        "context",
+        *driver_context(gpu),
+        "the driver's context, which is there before the share is checked",
     )
 
 

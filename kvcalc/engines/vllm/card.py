@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.deployment import GpuSpec
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.engines.vllm.rules import Rules
 
 __all__ = ["ASSUMED", "BatchDefaults", "Card", "batch_defaults", "card_of"]
@@ -52,7 +52,7 @@ def card_of(gpu: GpuSpec) -> Card:
         UnsupportedError: a GPU without a CUDA compute capability (ROCm's rules are others).
     """
     if gpu.compute_capability is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"{gpu.name} is no CUDA card, and vLLM's rules are known for those alone",
             hint="name an NVIDIA card (kvcalc gpus lists them)",
         )

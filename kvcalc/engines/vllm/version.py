@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
 
 __all__ = ["LAST_V0", "NEWEST", "Release", "release"]
 
@@ -75,7 +75,7 @@ def release(text: str | None) -> Release:
     )
     if found.number < _OLDEST or found.line > NEWEST.line:
         oldest = ".".join(map(str, _OLDEST))
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"vLLM {found} is not known: {oldest} to {NEWEST} are",
             hint=f"give a version of that range, such as {NEWEST}",
         )
