@@ -7,15 +7,20 @@ from codecs import escape_decode
 from typing import Any, NoReturn
 
 from kvcalc.core.errors import InputError
+from kvcalc.core.units import format_bytes
 from kvcalc.measure.feed import Feed
 
-__all__ = ["I4", "MAX_INT", "MAX_LINE", "MAX_TEXT", "U2", "U4", "U8", "Atoms"]
+__all__ = ["I4", "MAX_HELD", "MAX_INT", "MAX_LINE", "MAX_TEXT", "U2", "U4", "U8", "Atoms"]
+
+MAX_HELD = 64 * 2**20
+"""Bytes that all values of a pickle may take, counted roughly and rather too high."""
 
 MAX_TEXT = 2**20
 """Bytes of one text; the longest of a snapshot is a file's name."""
 
 MAX_INT = 16  # bytes of a whole number
 MAX_LINE = 256  # characters of a number that is written out
+_OF_TEXT = 160  # bytes that a text takes beside its letters, once
 
 
 class Atoms:
@@ -30,6 +35,8 @@ class Atoms:
         self.feed = feed
         self.where = where
         self.stack: list[Any] = []
+        self.texts: dict[str, str] = {}
+        self.spent = 0  # bytes of what was built, about; what waits on the stack is not in it
 
     def _refuse(self, what: str) -> NoReturn:
         raise InputError(
@@ -37,6 +44,15 @@ class Atoms:
             hint="a snapshot is what torch.cuda.memory._dump_snapshot writes; record it anew",
             where=self.where,
         )
+
+    def _charge(self, size: int) -> None:
+        """Count memory before it is taken."""
+        self.spent += size
+        if self.spent > MAX_HELD:
+            self._refuse_size()
+
+    def _refuse_size(self) -> NoReturn:
+        self._refuse(f"its values take more than {format_bytes(MAX_HELD)}")
 
     # ------------------------------------------------------------------ arguments
 
@@ -119,9 +135,14 @@ class Atoms:
 
     def _unicode(self, data: bytes, encoding: str) -> None:
         try:
-            self.stack.append(data.decode(encoding, "surrogatepass"))
+            text = data.decode(encoding, "surrogatepass")
         except UnicodeDecodeError:
             self._refuse("a text is not in its encoding")
+        known = self.texts.get(text)
+        if known is None:  # writers that do not know equal texts again write each a thousand times
+            self._charge(_OF_TEXT + len(data))
+            known = self.texts[text] = text
+        self.stack.append(known)
 
     def short_binunicode(self) -> None:
         self._unicode(self._bytes(self._bytes(1)[0]), "utf-8")
@@ -153,14 +174,18 @@ class Atoms:
             self._refuse(f"a text of {count:,} bytes")
         self._unicode(self._text_bytes(count), "latin-1")
 
+    def _kept(self, data: bytes) -> None:
+        self._charge(_OF_TEXT + len(data))
+        self.stack.append(data)
+
     def short_binbytes(self) -> None:
-        self.stack.append(self._bytes(self._bytes(1)[0]))
+        self._kept(self._bytes(self._bytes(1)[0]))
 
     def binbytes(self) -> None:
-        self.stack.append(self._text_bytes(U4.unpack(self._bytes(4))[0]))
+        self._kept(self._text_bytes(U4.unpack(self._bytes(4))[0]))
 
     def binbytes8(self) -> None:
-        self.stack.append(self._text_bytes(U8.unpack(self._bytes(8))[0]))
+        self._kept(self._text_bytes(U8.unpack(self._bytes(8))[0]))
 
 
 I4 = struct.Struct("<i")

@@ -24,7 +24,7 @@ __all__ = ["MAX_BLOCKS", "MAX_JSON_BYTES", "read_snapshot", "snapshot_of"]
 MAX_JSON_BYTES = 2**26
 """Of a snapshot in JSON, which is read whole; a pickle is read forward, up to 1 GiB."""
 
-MAX_BLOCKS = 1_000_000
+MAX_BLOCKS = 80_000
 """Of all segments together; a card of 80 GiB in use has some thousands."""
 
 _MAX_VALUES = 20_000_000

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import kvcalc
 from kvcalc.core.allocator_state import fragmentation_index, histogram, state_of
 from kvcalc.core.errors import InputError, InvalidValueError, UsageError
-from kvcalc.core.segments import Snapshot, device_bytes
+from kvcalc.core.segments import SMALL_SEGMENT, Snapshot, device_bytes
 from kvcalc.measure.allocator import SyntheticAllocator
-from kvcalc.measure.snapshot import MAX_JSON_BYTES, read_snapshot, snapshot_of
+from kvcalc.measure.snapshot import MAX_BLOCKS, MAX_JSON_BYTES, read_snapshot, snapshot_of
 
 MIB, GIB = 2**20, 2**30
 
@@ -127,6 +127,28 @@ class TestForms:
             assert [(e.asked_bytes, e.device_free_bytes) for e in events] == [
                 (9 * MIB, 7 * MIB)
             ] * 3
+
+    def test_most_blocks(self, tmp_path: Path) -> None:
+        """As many blocks as are allowed are read from a pickle, one more is refused."""
+        block = {"size": 512, "requested_size": 500, "state": "active_allocated", "frames": []}
+        count = SMALL_SEGMENT // 512
+        blocks = [{"address": SMALL_SEGMENT + 512 * n, **block} for n in range(count)]
+        segment: dict[str, Any] = {"device": 0, "total_size": SMALL_SEGMENT}
+        segment |= {"stream": 0, "segment_type": "small"}
+        whole, rest = divmod(MAX_BLOCKS, count)
+        last = [{"size": SMALL_SEGMENT - 512 * (rest - 1), "state": "inactive"}]
+        last += [{"size": 512, "state": "inactive"}] * (rest - 1)
+        snapshot: list[dict[str, Any]] = [
+            {**segment, "address": n << 30, "blocks": [{**b, "address": (n << 30) + 512 * at}
+                                                       for at, b in enumerate(blocks)]}
+            for n in range(1, whole + 1)
+        ]  # fmt: skip
+        snapshot.append({**segment, "address": 1 << 50, "blocks": last})
+        read = self.read(tmp_path / "p", pickle.dumps({"segments": snapshot}))
+        assert sum(len(s.blocks) for s in read.segments) == MAX_BLOCKS
+        snapshot.append({**segment, "address": 1 << 51, "blocks": [last[0] | {"size": 2 * MIB}]})
+        with pytest.raises(InputError, match="80,000 blocks"):
+            self.read(tmp_path / "p", pickle.dumps(snapshot))
 
     def test_empty(self) -> None:
         """An allocator that took nothing has no segments."""

@@ -6,6 +6,8 @@ import io
 import pickle
 import pickletools
 import struct
+import subprocess
+import sys
 import time
 from collections import OrderedDict
 from pathlib import Path
@@ -260,7 +262,7 @@ HOSTILE = {
     "a mark that was not set": b"\x80\x04]e.",
     "POP of nothing": b"\x80\x040.",
     "a line without an end": b"I123",
-    "millions of values on the stack": b"\x80\x04" + b"N" * (module.MAX_OBJECTS + 2_000_000) + b".",
+    "millions of values on the stack": b"\x80\x04" + b"N" * 4_000_000 + b".",
 }
 
 
@@ -268,6 +270,81 @@ HOSTILE = {
 def test_hostile(name: str) -> None:
     """Nothing that no honest writer leaves is read, and none of it takes a second."""
     refused(HOSTILE[name])
+
+
+def numbered(times: int, form: str) -> bytes:
+    """Return opcodes with a number in each, so that no two values are equal."""
+    return "".join(form.format(n) for n in range(times)).encode("latin-1")
+
+
+DARK = b"\x80\x04}\x8c\x06frames]("
+"""The beginning of a snapshot whose next values are passed over."""
+
+FLOODS = {
+    "lists inside lists, closed at the end": nested(b"]", b"a", 2_000_000),
+    "dicts and keys inside dicts": b"\x80\x04" + b"}K\x01" * 1_000_000,
+    "tuples of one, side by side": b"\x80\x04(" + b"N\x85" * 1_500_000 + b"t.",
+    "one text, five million times": b"\x80\x04\x8c\x01a\x94(" + b"h\x00" * 5_000_000 + b"t.",
+    "one text into one list, for ever": b"\x80\x04\x8c\x01a\x940]" + b"h\x00a" * 4_000_000 + b".",
+    "values taken off again": b"\x80\x04N" + b"N0" * 4_000_000 + b".",
+    "marks taken off again": b"\x80\x04N" + b"(N1" * 4_000_000 + b".",
+    "one value remembered for ever": b"\x80\x04N" + b"\x94" * 5_000_000 + b".",
+    "places left out of the memo": b"\x80\x02N"
+    + b"".join(b"r" + struct.pack("<I", n << 20) for n in range(1, 1_000))
+    + b".",
+    "texts that differ": b"\x80\x02(" + numbered(1_200_000, "X\x07\0\0\0{:07}") + b"l.",
+    "long texts": b"\x80\x02(" + numbered(110, "X\0\0\x0f\0{:0983040}") + b"l.",
+    "bytes": b"\x80\x03(" + numbered(1_200_000, "C\x07{:07}") + b"l.",
+    "numbers as keys": b"\x80\x02}("
+    + b"".join(b"J" + struct.pack("<i", n) + b"N" for n in range(300, 1_500_300))
+    + b"u.",
+    "dicts side by side": b"\x80\x02](" + b"}(K\x01Nu" * 1_000_000 + b"e.",
+    "lists in batches": b"\x80\x02]" + (b"(" + b"]" * 1_000 + b"e") * 2_000 + b".",
+    "texts that are passed over": DARK + numbered(1_200_000, "X\x07\0\0\0{:07}") + b"eu.",
+    "lists that are passed over": DARK + b"]\x94" * 5_000_000 + b"eu.",
+    "into a list that is passed over": DARK + b"]" + b"Na" * 5_000_000 + b"eu.",
+    "references that are passed over": DARK + b"]\x94" + b"h\x00a" * 5_000_000 + b"eu.",
+    "found and found again": b"\x80\x04}\x8c\x06frames]("
+    + (b"}(" + b"\x8c\x03oomN" * 1_000 + b"u") * 2_000
+    + b"eu.",
+}
+
+_CHILD = r"""
+import re, sys, time
+from kvcalc.core.errors import InputError
+from kvcalc.measure.snapshot import read_snapshot
+start = time.process_time()
+try:
+    read_snapshot(sys.argv[1])
+except InputError as error:
+    print(error.message)
+spent = time.process_time() - start
+with open("/proc/self/status") as file:
+    print(spent, int(re.search(r"VmHWM:\s+(\d+) kB", file.read())[1]) * 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process's peak is read from /proc")
+@pytest.mark.parametrize("name", FLOODS)
+def test_floods(name: str, tmp_path: Path) -> None:
+    """Whatever is poured in, a refusal costs less than a second and 100 MB of the process."""
+    path = tmp_path / "flood.pickle"
+    path.write_bytes(FLOODS[name])
+    done = subprocess.run(
+        [sys.executable, "-c", _CHILD, str(path)], capture_output=True, text=True, check=True
+    )
+    said, figures = done.stdout.splitlines()
+    seconds, peak = map(float, figures.split())
+    assert "byte " in said
+    assert seconds < 1, said
+    assert peak < 100e6, said
+
+
+def test_texts_of_equal_letters() -> None:
+    """Texts that a writer did not know again are one, so that long traces stay small."""
+    value = read(b"\x80\x02(X\x02\0\0\0abX\x02\0\0\0abl.")
+    assert value == ["ab", "ab"]
+    assert value[0] is value[1]
 
 
 def test_depth_that_is_read() -> None:
