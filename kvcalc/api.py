@@ -15,7 +15,7 @@ from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.capacity import Capacity
 from kvcalc.core.check_report import CheckReport
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError, UsageError
+from kvcalc.core.errors import InvalidValueError, KvcalcError, UsageError
 from kvcalc.core.lengths import Lengths, Over
 from kvcalc.core.logs import LogAnswer
 from kvcalc.core.model import ModelSpec
@@ -133,26 +133,27 @@ def capacity(
 
     Raises:
         UsageError: neither a card nor a cache is given.
+        InvalidValueError: a number that is none, or that cannot be meant.
         UnknownNameError: no such engine, dtype, GPU or setting.
         UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
     """
-    for name in solve_for:
-        if name not in _sizing.SETTINGS:
-            raise UnknownNameError("setting to solve for", name, _sizing.SETTINGS)
+    from kvcalc.sizing.valid import checked, settings_to_solve
+
+    wanted = settings_to_solve(solve_for)
     question = _sizing.Question(
         model=_given(model, ModelSpec, "model", _MODEL),
         deployment=_resolved(deployment),
         weights_bytes=weights_bytes,
         quantization=quantization,
         sequences=sequences,
-        lengths=tuple(at),
+        lengths=at,
         instances=instances,
         free_bytes=free_bytes,
     )
     return _sizing.answer(
-        question,
+        checked(question),
         with_levers=levers,
-        solve_for=tuple(solve_for),
+        solve_for=wanted,
         with_layouts=layouts,
         suggest=suggest,
     )

@@ -58,6 +58,62 @@ class GpuSpec(Value, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, name=name, memory_bytes=memory_bytes)
 
 
+_COUNTS = (
+    "block_size",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "num_gpu_blocks_override",
+    "num_speculative_tokens",
+)
+_NONE = type(None)
+_Kinds = tuple[tuple[type, ...], tuple[str, ...], tuple[str, str]]
+_KINDS: tuple[_Kinds, ...] = (
+    (
+        (str,),
+        ("engine", "dtype", "kv_cache_dtype"),
+        ("text", "give its name, such as auto"),
+    ),
+    (
+        (str, _NONE),
+        (
+            *("engine_version", "attention_backend", "mamba_cache_dtype"),
+            *("mamba_ssm_cache_dtype", "speculative_method"),
+        ),
+        ("text", "give its name, in quotes, or leave it out"),
+    ),
+    (
+        (bool, _NONE),
+        (
+            *("enable_prefix_caching", "async_scheduling", "enforce_eager"),
+            *("disable_hybrid_kv_cache_manager", "enable_expert_parallel"),
+        ),
+        ("a truth value", "give True or False, or leave it out"),
+    ),
+    (
+        (int, float, _NONE),
+        ("gpu_memory_utilization",),
+        ("a number", "give a share of the card such as 0.9"),
+    ),
+    (
+        (str, GpuSpec, _NONE),
+        ("gpu",),
+        ("a GPU", "give its name, such as h100-80gb, or a GpuSpec"),
+    ),
+    (
+        (str, ModelSpec, _NONE),
+        ("draft_model",),
+        ("a model", "give its name, or what kvcalc.load_model returns"),
+    ),
+    (
+        (dict,),
+        ("engine_args",),
+        ("a dict", 'give settings by name: {"page_size": 64}'),
+    ),
+)
+"""Kinds, the fields that are of one of them, and what an error says of that."""
+
+
 class Deployment(Value, frozen=True, kw_only=True):
     """Settings of one serving process group, in vLLM's spelling where it has one.
 
@@ -97,30 +153,45 @@ class Deployment(Value, frozen=True, kw_only=True):
     engine_args: dict[str, str | int | float | bool | None] = {}
 
     def __post_init__(self) -> None:
+        self._require_kinds()
         parallel = [name for name in self.__struct_fields__ if name.endswith("_parallel_size")]
-        require_range(self, 1, *parallel)
-        for name in ("engine", "dtype", "kv_cache_dtype"):
-            if not isinstance(getattr(self, name), str):
-                raise InvalidValueError(f"{name} is not text", hint="give its name, such as auto")
-        counts = (
-            "block_size",
-            "max_model_len",
-            "max_num_seqs",
-            "max_num_batched_tokens",
-            "num_gpu_blocks_override",
-            "num_speculative_tokens",
-        )
-        require_range(self, 1, *counts, optional=True)
-        require_range(self, 1, "kv_cache_memory_bytes", high=MAX_BYTES, optional=True)
+        try:
+            require_range(self, 1, *parallel)
+            require_range(self, 1, *_COUNTS, optional=True)
+            require_range(self, 1, "kv_cache_memory_bytes", high=MAX_BYTES, optional=True)
+        except InvalidValueError as error:
+            error.hint = error.hint or "give a whole number such as 16"
+            raise
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:
-            raise InvalidValueError(f"gpu_memory_utilization {share} is not above 0 and at most 1")
+            raise InvalidValueError(
+                f"gpu_memory_utilization {share} is not above 0 and at most 1",
+                hint="give a share of the card such as 0.9",
+            )
         if self.tensor_parallel_size % self.decode_context_parallel_size:
             raise InvalidValueError(
                 f"decode_context_parallel_size {self.decode_context_parallel_size} does not divide"
                 f" tensor_parallel_size {self.tensor_parallel_size}",
                 hint="decode context parallelism shares the tensor-parallel ranks",
             )
+
+    def _require_kinds(self) -> None:
+        """Check that every field is of its kind: Python itself checks none.
+
+        Raises:
+            InvalidValueError: naming the field and the value.
+        """
+        for kinds, names, told in _KINDS:
+            for name in names:
+                value = getattr(self, name)
+                if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                    raise InvalidValueError(f"{name} is {value!r:.60}, not {told[0]}", hint=told[1])
+        for name, value in self.engine_args.items():
+            if not isinstance(name, str) or not isinstance(value, (str, int, float, type(None))):
+                raise InvalidValueError(
+                    f"engine_args has {name!r:.40}: {value!r:.40}, not a setting and its value",
+                    hint="give a text, a number or a truth value by the setting's name",
+                )
 
     @property
     def num_gpus(self) -> int:

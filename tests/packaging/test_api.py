@@ -105,7 +105,7 @@ PLAN: Any = kvcalc.plan(MODEL, kvcalc.Deployment(max_model_len=8192))
         (lambda: LOOSE.compare(PLAN, [1], kv_cache_bytes=-1), "out of range", "bytes"),
         (lambda: LOOSE.compare(PLAN, [1], kv_cache_bytes=10**5000), "out of range", "bytes"),
         (lambda: LOOSE.Lengths(10**5000), "of type int, not a mapping", "Lengths.of"),
-        (lambda: LOOSE.Deployment(kv_cache_dtype=5), "kv_cache_dtype is not text", "auto"),
+        (lambda: LOOSE.Deployment(kv_cache_dtype=5), "kv_cache_dtype is 5, not text", "auto"),
         (
             lambda: LOOSE.fragmentation(plan=PLAN, free_bytes=1.5, largest_free_bytes=1),
             "a size is 1.5",
@@ -122,6 +122,98 @@ def test_slips(ask: Callable[[], object], message: str, hint: str) -> None:
 
     assert isinstance(caught.value, ValueError)
     assert hint in caught.value.hint
+
+
+CARD = kvcalc.Deployment(engine="vllm", gpu="l40s", max_model_len=8192)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "hint"),
+    [
+        ({"sequences": 0}, "sequences is 0, not from 1", "whole number"),
+        ({"sequences": -1}, "sequences is -1", "whole number"),
+        ({"sequences": 1.5}, "sequences is 1.5 (float), not a whole number", "whole number"),
+        ({"sequences": True}, "sequences is True (bool), not a whole number", "whole number"),
+        ({"sequences": "2"}, "sequences is '2' (str), not a whole number", "whole number"),
+        ({"sequences": None}, "sequences is of type NoneType, not a whole number", "whole number"),
+        ({"sequences": 10**100}, "sequences is beyond all measure", "whole number"),
+        ({"instances": 0}, "instances is 0", "whole number"),
+        ({"instances": 2.5}, "instances is 2.5", "whole number"),
+        ({"free_bytes": -1}, "free_bytes is -1", r"2**30"),
+        ({"free_bytes": 1e10}, "free_bytes is 1", r"2**30"),
+        ({"weights_bytes": 0}, "weights_bytes is 0", r"2**30"),
+        ({"weights_bytes": 1.5}, "weights_bytes is 1.5", r"2**30"),
+        ({"weights_bytes": "15GiB"}, "weights_bytes is '15GiB'", r"2**30"),
+        ({"quantization": 8}, "quantization is 8, not a name", "fp8"),
+        ({"at": 5}, "at is 5, not a list", "[4096]"),
+        ({"at": "4096"}, "at is '4096', not a list", "[4096]"),
+        ({"at": None}, "at is None, not a list", "[4096]"),
+        ({"at": [0]}, "a length of at is 0", "whole number"),
+        ({"at": [4096.0]}, "a length of at is 4096.0", "whole number"),
+        ({"solve_for": None}, "solve_for is None, not a list", "max-model-len"),
+        ({"solve_for": "tp"}, "solve_for is 'tp', not a list", '["tp"]'),
+        ({"solve_for": "gpu"}, "solve_for is 'gpu', not a list", '["gpus"]'),
+    ],
+)
+def test_slips_of_capacity(settings: dict[str, Any], message: str, hint: str) -> None:
+    """What the command refuses, the function refuses as well, with what to write instead."""
+    with pytest.raises(kvcalc.KvcalcError, match=re.escape(message)) as caught:
+        LOOSE.capacity(MODEL, CARD, **settings)
+
+    assert isinstance(caught.value, ValueError)
+    assert hint in caught.value.hint
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    found = LOOSE.capacity(MODEL, CARD, sequences=np.int64(2), at=np.array([4096]))
+    assert found == kvcalc.capacity(MODEL, CARD, sequences=2, at=[4096])
+
+
+def test_a_setting_that_is_not_solved_for() -> None:
+    with pytest.raises(kvcalc.KvcalcError, match="unknown setting to solve for 'blocks'"):
+        kvcalc.capacity(MODEL, CARD, solve_for=["blocks"])
+
+
+_WRONG: dict[str, object] = {
+    "gpu_memory_utilization": "0.9",
+    "engine": None,
+    "engine_version": 0.9,
+    "gpu": 5,
+    "dtype": 16,
+    "enforce_eager": 1,
+    "enable_prefix_caching": "no",
+    "attention_backend": True,
+    "draft_model": 3,
+    "engine_args": "page_size=64",
+    "block_size": 16.0,
+    "max_model_len": "8192",
+    "kv_cache_memory_bytes": 1e10,
+    "tensor_parallel_size": None,
+}
+
+
+@pytest.mark.parametrize("name", kvcalc.Deployment.__struct_fields__)
+def test_no_field_of_a_deployment_takes_what_it_is_not(name: str) -> None:
+    """Every field of every kind: an object is none of them, and neither are these slips."""
+    for wrong in (_WRONG.get(name, object()), object(), [1]):
+        with pytest.raises(kvcalc.KvcalcError) as caught:
+            LOOSE.Deployment(**{name: wrong})
+        assert name in caught.value.message
+        assert caught.value.hint
+
+
+@pytest.mark.parametrize("given", [{1: 2}, {"page_size": [64]}, {"page_size": object()}])
+def test_engine_args_are_plain(given: object) -> None:
+    with pytest.raises(kvcalc.KvcalcError, match="engine_args has") as caught:
+        LOOSE.Deployment(engine_args=given)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 1.5, float("nan"), float("inf")])
+def test_a_share_is_one(share: float) -> None:
+    with pytest.raises(kvcalc.KvcalcError, match="gpu_memory_utilization") as caught:
+        kvcalc.Deployment(gpu_memory_utilization=share)
+    assert caught.value.hint
 
 
 def test_unknown_policy() -> None:
