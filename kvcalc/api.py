@@ -253,10 +253,10 @@ def _of_snapshot(
     else:
         read = snapshot_of(snapshot)
     if device is None:
-        if len(read.devices) != 1:
-            known = ", ".join(map(str, read.devices)) or "none"
+        if len(read.devices) > 1:
+            known = ", ".join(map(str, read.devices))
             raise UsageError(f"the snapshot's devices are {known}", hint="say which: device=0")
-        (device,) = read.devices
+        (device,) = read.devices or (0,)  # an allocator that took nothing has none
     return snapshot_fragmentation(
         plan,
         read,

@@ -132,7 +132,7 @@ def _told(values: Values, name: str) -> None:
                 explain=explain,
             )
             for p in plans
-            for device in snapshot.devices
+            for device in snapshot.devices or (0,)  # an allocator that took nothing has none
         ]
     emit("frag", values, inputs.echo(values, plans), results, notes)
 

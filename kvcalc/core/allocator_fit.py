@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from kvcalc.core.allocator_state import AllocatorState, PoolState, RequestFit, pool_state, state_of
+from kvcalc.core.allocator_request import RequestFit
+from kvcalc.core.allocator_state import AllocatorState, PoolState, pool_state, state_of
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.fragmentation import Memory, fragmentation
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.results import Fragmentation
-from kvcalc.core.segments import Snapshot
+from kvcalc.core.segments import Snapshot, stream_name
 from kvcalc.core.units import UnitSystem, format_bytes
 
 __all__ = ["pool_fragmentation", "snapshot_fragmentation"]
@@ -27,13 +28,14 @@ def snapshot_fragmentation(
 ) -> Fragmentation:
     """Say what a device's allocator has free and whether a request is served.
 
-    The figures of all holes are those of any list of holes; `fits_contiguous` and the verdict
-    count only holes that the request may use: of the default pool, and of its own class.
+    Free bytes, largest hole and external fragmentation are those of all holes. What is said of the
+    request (`fits_contiguous`, `unusable_ratio`, the verdict) counts only holes that it may use: of
+    the default pool, and of its own class.
 
     Args:
         plan: whose sequences of max_model_len tokens are counted.
         snapshot: segments of all devices.
-        device: which of them.
+        device: which of them; any, where an allocator took nothing and there are no segments.
         request_bytes: one allocation; None for one sequence of the plan's maximum.
         device_free_bytes: what the device has free beside; None where it is not known.
         units: how the verdict prints sizes.
@@ -42,8 +44,8 @@ def snapshot_fragmentation(
     Raises:
         InvalidValueError: the snapshot has no such device; a request of nothing.
     """
-    if device not in snapshot.devices:
-        known = ", ".join(map(str, snapshot.devices)) or "none"
+    if snapshot.segments and device not in snapshot.devices:
+        known = ", ".join(map(str, snapshot.devices))
         raise InvalidValueError(f"no segment of device {device}", hint=f"it has: {known}")
     holes = tuple(
         block.size
@@ -55,13 +57,18 @@ def snapshot_fragmentation(
     memory = Memory(holes=holes, request_bytes=request_bytes)
     told = fragmentation(plan, memory, units=units, explain=explain)
     state = state_of(snapshot, device, told.request_bytes, device_free_bytes)
-    fit = state.request
+    fit, free = state.request, told.free_bytes
+    if fit is None:
+        return replace(told, allocator=state, assumes=_ASSUMES)
+    unusable = (free - fit.usable_bytes) / free if free else None
     return replace(
         told,
         allocator=state,
         assumes=_ASSUMES,
-        fits_contiguous=fit is not None and fit.fits_now,
-        verdict=told.verdict if fit is None else _verdict(state, fit, told.free_bytes, units),
+        fits_contiguous=fit.fits_now,
+        unusable_ratio=unusable,
+        unusable_bounds=(unusable or 0.0, unusable or 0.0),
+        verdict=_verdict(state, fit, free, units),
     )
 
 
@@ -79,12 +86,14 @@ def _verdict(state: AllocatorState, fit: RequestFit, free: int, units: UnitSyste
     hole = f"{size(fit.largest_usable_bytes)} in the {fit.size_class} pool"
     back = size(state.releasable_bytes)
     if fit.fits_now:
-        streams = ", ".join(map(str, fit.streams))
+        streams = ", ".join(map(stream_name, fit.streams))
         return (
             f"Fits now: {asked} goes into a hole (the largest that it may use is {hole}), for"
             f" stream {streams}."
         )
     none = f"{asked} fits no hole that it may use (the largest is {hole})"
+    if not state.segments:
+        none = f"the allocator has taken nothing, so {asked} takes {size(fit.device_bytes)} of it"
     if fit.device_free_bytes is not None and fit.device_free_bytes >= fit.device_bytes:
         beside = size(fit.device_free_bytes)
         return f"Fits with memory of the device, which has {beside} free: {none}."
@@ -98,9 +107,11 @@ def _verdict(state: AllocatorState, fit: RequestFit, free: int, units: UnitSyste
         )
     needed = size(fit.device_free_needed_bytes)
     if fit.device_free_bytes is None:
+        gone = f"{back} of the {size(free)} free goes back to the device, which " if free else "it "
+        besides = " besides" if state.releasable_bytes else ""
         return (
-            f"Hangs on the device: {none}; {back} of the {size(free)} free goes back to the device,"
-            f" which must have {needed} free besides (a snapshot does not tell: --device-free)."
+            f"Depends on what the device has free: {none}; {gone}must have {needed} free{besides}"
+            " (a snapshot does not tell: --device-free)."
         )
     short = fit.device_free_needed_bytes - fit.device_free_bytes
     stuck = state.split_free_bytes

@@ -11,18 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from kvcalc.core.segments import (
-    DEFAULT_POOL,
-    LARGE_SEGMENT,
-    MIN_BLOCK,
-    SMALL_SEGMENT,
-    OomEvent,
-    Segment,
-    Snapshot,
-    device_bytes,
-    is_small,
-)
-from kvcalc.core.units import round_up
+from kvcalc.core.allocator_request import RequestFit, may_use, served
+from kvcalc.core.segments import DEFAULT_POOL, OomEvent, Segment, Snapshot
 from kvcalc.core.values import Value
 
 __all__ = [
@@ -30,7 +20,6 @@ __all__ = [
     "HoleBin",
     "HoleGroup",
     "PoolState",
-    "RequestFit",
     "fragmentation_index",
     "histogram",
     "pool_state",
@@ -67,45 +56,14 @@ class HoleBin(Value, frozen=True, kw_only=True):
     """Holes of at least `from_bytes`, a power of two, and less than twice that.
 
     Attributes:
-        fitting_bytes: of them, in holes that are as large as the request.
+        fitting_bytes: of them, in holes that serve the request: large enough, and of a pool and
+            class that it may use.
     """
 
     from_bytes: int
     holes: int
     bytes: int
     fitting_bytes: int
-
-
-class RequestFit(Value, frozen=True, kw_only=True):
-    """Whether one allocation is served.
-
-    Attributes:
-        block_bytes: the request rounded up to a block.
-        size_class: which holes it may use.
-        device_bytes: what is asked of the device where no hole serves.
-        fits_now: a free block serves it as it is.
-        streams: those that have such a block.
-        largest_usable_bytes: the largest hole that it may use, over all streams.
-        fits_after_empty_cache: with whole segments given back; None where it hangs on what the
-            device has free.
-        device_free_bytes: what the device has free; None where nobody said.
-        device_free_needed_bytes: what it must have free beside what is given back.
-        requests_in_holes: such requests that the usable holes take.
-        requests_in_free: such requests that their bytes would take in one piece.
-    """
-
-    request_bytes: int
-    block_bytes: int
-    size_class: Literal["small", "large"]
-    device_bytes: int
-    fits_now: bool
-    streams: tuple[int, ...]
-    largest_usable_bytes: int
-    fits_after_empty_cache: bool | None
-    device_free_bytes: int | None
-    device_free_needed_bytes: int
-    requests_in_holes: int
-    requests_in_free: int
 
 
 class AllocatorState(Value, frozen=True, kw_only=True):
@@ -119,8 +77,8 @@ class AllocatorState(Value, frozen=True, kw_only=True):
         releasable_bytes: goes back to the device when the cache is emptied.
         split_free_bytes: free, in segments that are partly in use: it does not go back.
         private_free_bytes: free in private pools, which others may not use.
-        fragmentation_index: Linux's, at the request: None where a hole serves it (Linux prints
-            -1), else near 0 for a shortage and near 1 for fragmentation.
+        fragmentation_index: Linux's, at the request, of the holes that it may use: None where one
+            serves it (Linux prints -1), else near 0 for a shortage and near 1 for fragmentation.
         quadratic_ratio: 1 - sqrt(sum of squared holes) / free; None where nothing is free.
     """
 
@@ -143,16 +101,25 @@ class AllocatorState(Value, frozen=True, kw_only=True):
     oom_events: tuple[OomEvent, ...] = ()
 
 
-def histogram(holes: Iterable[int], request: int) -> tuple[HoleBin, ...]:
-    """Sort holes into powers of two, every bin between the least and the largest among them."""
+def histogram(
+    holes: Iterable[int], request: int, usable: Iterable[int] | None = None
+) -> tuple[HoleBin, ...]:
+    """Sort holes into powers of two, every bin between the least and the largest among them.
+
+    Args:
+        holes: all of them.
+        request: bytes of one allocation.
+        usable: those that it may use, large enough or not; all when left out.
+    """
     counts: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     fitting: Counter[int] = Counter()
-    for hole in holes:
-        power = hole.bit_length() - 1
-        counts[power] += 1
-        sizes[power] += hole
-        fitting[power] += hole if hole >= request else 0
+    told = list(holes)
+    for hole in told:
+        counts[hole.bit_length() - 1] += 1
+        sizes[hole.bit_length() - 1] += hole
+    for hole in told if usable is None else usable:
+        fitting[hole.bit_length() - 1] += hole if hole >= request else 0
     if not counts:
         return ()
     return tuple(
@@ -246,7 +213,8 @@ def state_of(
     own = [segment for segment in segments if segment.pool == DEFAULT_POOL]
     private = sum(_free(segment) for segment in segments if segment.pool != DEFAULT_POOL)
     releasable = sum(segment.returnable for segment in own)
-    fit = _fit(own, request, snapshot.max_split_size, device_free)
+    fit = served(own, request, snapshot.max_split_size, device_free)
+    usable = [hole.size for _, hole in may_use(own, fit.block_bytes, snapshot.max_split_size)]
     return AllocatorState(
         source="snapshot",
         device=device,
@@ -260,9 +228,9 @@ def state_of(
         private_free_bytes=private,
         expandable_segments=sum(segment.expandable for segment in segments),
         groups=_groups(segments),
-        histogram=histogram(holes, fit.block_bytes),
+        histogram=histogram(holes, fit.block_bytes, usable),
         request=fit,
-        fragmentation_index=fragmentation_index(holes, fit.block_bytes),
+        fragmentation_index=fragmentation_index(usable, fit.block_bytes),
         quadratic_ratio=_quadratic(holes),
         oom_events=snapshot.oom_events,
     )
@@ -298,60 +266,3 @@ def _group(segments: Sequence[Segment]) -> HoleGroup:
         releasable_bytes=sum(segment.returnable for segment in segments),
         expandable_segments=sum(segment.expandable for segment in segments),
     )
-
-
-def _fit(
-    segments: Sequence[Segment], request: int, max_split: int | None, device_free: int | None
-) -> RequestFit:
-    """Say whether the default pool serves a request."""
-    block = round_up(request, MIN_BLOCK)
-    small = is_small(block)
-    now: dict[int, list[int]] = {}
-    kept = 0
-    for segment in segments:
-        if segment.small == small:
-            for hole in segment.free_blocks():
-                if _may_serve(hole.size, block, max_split):
-                    now.setdefault(segment.stream, []).append(hole.size)
-                    kept = max(kept, hole.kept)
-    holes = [size for sizes in now.values() for size in sizes]
-    streams = tuple(sorted(stream for stream, sizes in now.items() if max(sizes) >= block))
-    wanted = _wanted(segments, block, small=small)
-    needed = max(0, wanted - sum(segment.returnable for segment in segments))
-    after: bool | None = True
-    if kept < block and needed:
-        after = None if device_free is None else needed <= device_free
-    return RequestFit(
-        request_bytes=request,
-        block_bytes=block,
-        size_class="small" if small else "large",
-        device_bytes=wanted,
-        fits_now=bool(streams),
-        streams=streams,
-        largest_usable_bytes=max(holes, default=0),
-        fits_after_empty_cache=after,
-        device_free_bytes=device_free,
-        device_free_needed_bytes=0 if kept >= block else needed,
-        requests_in_holes=sum(hole // block for hole in holes),
-        requests_in_free=sum(holes) // block,
-    )
-
-
-def _may_serve(hole: int, block: int, max_split: int | None) -> bool:
-    """Whether max_split_size lets a hole serve a block, large enough or not."""
-    if max_split is None:
-        return True
-    if block < max_split:
-        return hole < max_split
-    return hole < block + LARGE_SEGMENT
-
-
-def _wanted(segments: Sequence[Segment], block: int, *, small: bool) -> int:
-    """Bytes asked of the device for a block; where segments grow in place, only what is missing."""
-    growing = [s for s in segments if s.expandable and s.small == small]
-    if not growing:
-        return device_bytes(block)
-    step = SMALL_SEGMENT if small else LARGE_SEGMENT
-    # A free block at the end grows: of it, what begins a page stays, and whole pages are returned.
-    rests = (-(s.total - s.blocks[-1].size) % step for s in growing if s.blocks[-1].state == "free")
-    return round_up(max(0, block - max(rests, default=0)), step)

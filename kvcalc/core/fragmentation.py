@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.explain import explain_plan
@@ -187,14 +187,26 @@ def _verdict(
         )
     if request <= largest:
         return f"Fits: {asked} goes into the largest hole of {size(largest)} ({have}). {level}"
-    longest = format_count(sequences.max_model_len)
-    count = sequences.in_free
     return (
         f"Fragmented: {asked} fits no hole (the largest is {size(largest)}) though {have} is"
-        f" {format_times(free, request)} times as much. In blocks it fits: the free memory would"
-        f" hold {count} sequence{_s(count)} of {longest} tokens where the request would hold"
-        f" {sequences.in_request}, if it belongs to a paged pool, which a server takes once, at"
-        f" start. {level}"
+        f" {format_times(free, request)} times as much. {_in_blocks(sequences, size)} {level}"
+    )
+
+
+def _in_blocks(sequences: SequencesOfMax, size: Callable[[int], str]) -> str:
+    """Say what a request that fits no hole comes to in blocks."""
+    longest, count = format_count(sequences.max_model_len), sequences.in_free
+    pool = "if it belongs to a paged pool, which a server takes once, at start."
+    if not sequences.in_request:
+        whole = "takes" if not count else "would take"
+        return (
+            f"In blocks it fits, {pool} One whole sequence of {longest} tokens {whole}"
+            f" {size(sequences.bytes)}, more than the request"
+            + (" and more than is free." if not count else ".")
+        )
+    return (
+        f"In blocks it fits: the free memory would hold {count} sequence{_s(count)} of {longest}"
+        f" tokens where the request would hold {sequences.in_request}, {pool}"
     )
 
 

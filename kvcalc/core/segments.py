@@ -25,6 +25,7 @@ __all__ = [
     "Snapshot",
     "device_bytes",
     "is_small",
+    "stream_name",
 ]
 
 MIN_BLOCK = 512
@@ -151,3 +152,15 @@ def device_bytes(block_bytes: int) -> int:
     if block_bytes < MIN_LARGE:
         return LARGE_SEGMENT
     return round_up(block_bytes, SMALL_SEGMENT)
+
+
+_ADDRESS = 2**16  # streams are numbered by some versions, and told by their address by others
+
+
+def stream_name(stream: int) -> str:
+    """Return how a stream is told: by its number, or by its address.
+
+    >>> stream_name(7), stream_name(0x7F0000001000)
+    ('7', '0x7f0000001000')
+    """
+    return str(stream) if stream < _ADDRESS else f"{stream:#x}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kvcalc.core.allocator_state import AllocatorState, HoleGroup, RequestFit
+from kvcalc.core.allocator_request import RequestFit
+from kvcalc.core.allocator_state import AllocatorState, HoleGroup
+from kvcalc.core.segments import stream_name
 from kvcalc.core.units import format_count, format_number_of, format_ratio
 from kvcalc.report.blocks import Bar, Bars, Block, Grid, Heading, Text
 from kvcalc.report.cells import Size, exact, maybe
@@ -28,7 +30,7 @@ def allocator_blocks(state: AllocatorState, size: Size) -> list[Block]:
         rows.append(("given back, awaited by a stream", exact(state.awaiting_bytes, size)))
     if state.requested_bytes is not None:
         rounding = state.allocated_bytes + state.awaiting_bytes - state.requested_bytes
-        rows.append(("of it rounding", exact(rounding, size)))
+        rows.append(("rounding of what is in use", exact(rounding, size)))
     if state.source == "snapshot":
         rows += [
             ("free, goes back when emptied", exact(state.releasable_bytes, size)),
@@ -51,7 +53,7 @@ def allocator_blocks(state: AllocatorState, size: Size) -> list[Block]:
         blocks.append(_groups(state.groups, size))
     if state.histogram:
         blocks += [
-            Text(("holes by size (full: those as large as the request)",)),
+            Text(("holes by size (full: those that serve the request)",)),
             Bars(
                 tuple(
                     Bar(
@@ -90,7 +92,7 @@ def _groups(groups: tuple[HoleGroup, ...], size: Size) -> Grid:
     largest_first = sorted(groups, key=lambda group: -group.free_bytes)
     rows = tuple(
         (
-            f"{group.stream:#x}" if group.stream else "0",
+            stream_name(group.stream),
             group.pool,
             group.size_class,
             format_count(group.segments),

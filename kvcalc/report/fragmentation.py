@@ -30,7 +30,7 @@ def fragmentation_blocks(result: Fragmentation, size: Size) -> list[Block]:
         ("fits in blocks", "yes" if result.fits_paged else "no"),
         ("free / request", f"{format_times(result.free_bytes, result.request_bytes)} x"),
         ("external fragmentation", NONE if ratio is None else format_ratio(ratio)),
-        ("unusable for the request", unusable),
+        ("unusable for the request", unusable if result.free_bytes else NONE),
         (
             f"sequences of {format_count(of_max.max_model_len)} ({result.model})",
             f"{size(of_max.bytes)} each",

@@ -97,26 +97,57 @@ class TestSnapshot:
         shown = call("frag", "--snapshot", snapshot, "--request", "48MiB").out
         assert "Fits now: a request of 48 MiB goes into a hole" in shown
         assert "from 64 MiB" in shown
-        assert re.search(r"^0x3 +0\.0 +large", shown, re.MULTILINE)
+        assert re.search(r"^3 +0\.0 +large", shown, re.MULTILINE)
         assert "| stream " in call("frag", "--snapshot", snapshot, "-f", "markdown").out
         assert (
             "allocator.groups.0.free_bytes" in call("frag", "--snapshot", snapshot, "-f", "csv").out
         )
 
     @pytest.mark.parametrize(
-        "verdict", ["Fits once", "Hangs on", "Shortage", "Fragmented", "Fits with"]
+        "verdict", ["Fits once", "Depends on", "Shortage", "Fragmented", "Fits with"]
     )
     def test_verdicts(self, snapshot: str, verdict: str) -> None:
         """Each of the answers, in words."""
         asked = {
             "Fits once": ["--request", "70MiB"],
-            "Hangs on": ["--request", "200MiB"],
+            "Depends on": ["--request", "200MiB"],
             "Shortage": ["--request", "500MiB", "--device-free", "10MiB"],
             "Fragmented": ["--request", "112MiB", "--device-free", "0"],
             "Fits with": ["--request", "200MiB", "--device-free", "1GiB"],
         }
         (one,) = results("--snapshot", snapshot, *asked[verdict])
         assert one["verdict"].startswith(verdict)
+
+    def test_nothing_taken(self, tmp_path: Path) -> None:
+        """A snapshot without a segment has an answer too."""
+        path = tmp_path / "s.json"
+        path.write_text('{"segments": []}', encoding="utf-8")
+        (one,) = results("--snapshot", str(path), "--request", "1MiB")
+        assert one["verdict"].startswith("Depends on what the device has free: the allocator has")
+        shown = call("frag", "--snapshot", str(path)).out
+        assert re.search(r"^unusable for the request +-$", shown, re.MULTILINE)
+
+    def test_rounding_has_a_row_of_its_own(self, tmp_path: Path) -> None:
+        """It is of all that is in use, whatever stands above it."""
+        allocator = SyntheticAllocator()
+        address = allocator.alloc(32 * MIB - 5)
+        allocator.record_stream(address, 2)
+        allocator.free(address)
+        path = tmp_path / "s.json"
+        path.write_text(json.dumps(allocator.snapshot()), encoding="utf-8")
+        shown = call("frag", "--snapshot", str(path)).out
+        assert re.search(r"^rounding of what is in use +5 B$", shown, re.MULTILINE)
+
+    def test_streams_are_named_alike(self, tmp_path: Path) -> None:
+        """Numbers as numbers and addresses as addresses, in the verdict and in the table."""
+        for stream, name in ((7, "7"), (0x7F0000001000, "0x7f0000001000")):
+            allocator = SyntheticAllocator()
+            allocator.free(allocator.alloc(32 * MIB, stream=stream))
+            path = tmp_path / "s.json"
+            path.write_text(json.dumps(allocator.snapshot()), encoding="utf-8")
+            shown = call("frag", "--snapshot", str(path), "--request", "2MiB").out
+            assert f"for stream {name}." in shown
+            assert re.search(rf"^{name} +0\.0 +large", shown, re.MULTILINE)
 
 
 class TestOom:

@@ -281,3 +281,19 @@ def test_only_the_paged_fit_changes() -> None:
     lines = other_reading(short, enough)
     assert len(lines) == 1
     assert "in one piece" not in lines[0]
+
+
+def test_less_than_a_sequence_in_blocks() -> None:
+    """Where the request holds no whole sequence, none are counted: 0 against 0 says nothing."""
+    found = _frag(holes=(3 * 2**20, 2 * 2**20), request_bytes=4 * 2**20)
+
+    assert found.fits_paged
+    assert "0 sequences" not in found.verdict
+    assert (
+        "One whole sequence of 8,192 tokens takes 512 MiB, more than the request and more than"
+        in (found.verdict)
+    )
+    found = _frag(holes=(GIB, GIB), request_bytes=GIB + 1)
+    assert "would hold 4 sequences" in found.verdict
+    found = _frag(holes=(GIB // 4,) * 8, request_bytes=GIB // 4 + 1)
+    assert "would take 512 MiB, more than the request." in found.verdict

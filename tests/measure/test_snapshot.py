@@ -484,5 +484,46 @@ def test_from_python_refused() -> None:
         kvcalc.fragmentation(holes=[1], device=0)
     with pytest.raises(InvalidValueError, match="no segment of device 3"):
         kvcalc.fragmentation(snapshot=snapshot, device=3)
-    with pytest.raises(UsageError, match="devices are none"):
-        kvcalc.fragmentation(snapshot=[])
+    two = copy.deepcopy(snapshot["segments"])
+    two[0]["device"] = 1
+    with pytest.raises(UsageError, match="devices are 0, 1"):
+        kvcalc.fragmentation(snapshot=two)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "usable", "index"),
+    [
+        (48 * MIB, 64, None),  # 64 of stream 0; the private 30 serves nobody else
+        (40 * MIB, 64 + 40, None),
+        (65 * MIB, 0, 1 - (1 + 116 / 65) / 4),  # 64, 4, 8 and 40 are all that it may use
+        (30 * MIB, 64 + 40, None),
+        (512, 2 - 512 / MIB, None),  # of the small pool, whatever the large one has
+    ],
+)
+def test_what_the_request_may_use(request_bytes: int, usable: float, index: float | None) -> None:
+    """Unusable share, index and full bars leave out holes of other pools and classes."""
+    found = kvcalc.fragmentation(snapshot=made().snapshot(), request_bytes=request_bytes)
+    free = (64 + 4 + 8 + 40 + 30 + 2) * MIB - 512
+    state = found.allocator
+    assert state is not None
+    assert state.request is not None
+    assert found.free_bytes == free
+    assert state.request.usable_bytes == usable * MIB
+    assert found.unusable_ratio == (free - usable * MIB) / free
+    assert found.unusable_bounds == (found.unusable_ratio,) * 2
+    assert (state.fragmentation_index is None) == (index is None) == found.fits_contiguous
+    if index is not None:
+        assert state.fragmentation_index == pytest.approx(index)
+    assert sum(entry.fitting_bytes for entry in state.histogram) == usable * MIB
+
+
+def test_an_allocator_that_took_nothing() -> None:
+    """It is answered for, and not passed over: what the device has free decides."""
+    found = kvcalc.fragmentation(snapshot=[], request_bytes=65 * MIB)
+    assert (found.free_bytes, found.unusable_ratio, found.fits_contiguous) == (0, None, False)
+    assert "has taken nothing" in found.verdict
+    assert "must have 66 MiB free (" in found.verdict
+    found = kvcalc.fragmentation(snapshot=[], request_bytes=MIB, device_free_bytes=2 * MIB)
+    assert found.verdict.startswith("Fits with memory of the device")
+    found = kvcalc.fragmentation(snapshot=[], request_bytes=MIB, device_free_bytes=MIB)
+    assert found.verdict.startswith("Shortage")
