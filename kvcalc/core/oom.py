@@ -13,6 +13,8 @@ from kvcalc.core.oom_values import (
     OomText,
     OutOfMemory,
     Verdict,
+    free_at_most,
+    own_pool,
     reserved_bytes,
 )
 from kvcalc.core.units import UnitSystem
@@ -53,6 +55,8 @@ def _classified(text: OomText) -> tuple[Classification, bool]:
     asked, free, cached = text.asked, text.free, text.unallocated
     if asked is None or (free is None and cached is None):
         return "unknown", False
+    if free is None and not own_pool(text):
+        return _without_free(text, asked)
     found = {
         _compared(
             getattr(asked, one),
@@ -63,6 +67,21 @@ def _classified(text: OomText) -> tuple[Classification, bool]:
     }
     nominal = _compared(asked.bytes, free.bytes if free else 0, cached.bytes if cached else 0)
     return nominal, len(found) == 1
+
+
+def _without_free(text: OomText, asked: Amount) -> tuple[Classification, bool]:
+    """Compare where the text does not tell what the device had free: that may be 0 or all else.
+
+    Only what holds either way is said.
+    """
+    cached, most = text.unallocated, free_at_most(text)
+    if cached is None:
+        return "unknown", False
+    if most is not None and most.bytes + cached.bytes < asked.bytes:
+        return "true exhaustion", most.high + cached.high < asked.low
+    if cached.bytes >= asked.bytes:
+        return "fragmentation-possible", cached.low >= asked.high
+    return "unknown", False
 
 
 def _compared(asked: int, free: int, cached: int) -> Classification:
@@ -109,10 +128,17 @@ def _over_allowed(text: OomText, asked: Amount) -> bool:
 
 
 def _shortfall(text: OomText) -> tuple[int, int] | None:
-    """Return what is missing at least and at most, were everything free in one piece."""
+    """Return what is missing at least and at most, were everything free in one piece.
+
+    Where the text does not tell what was free, all that this allocator had not taken counts as
+    free: so much is missing even then.
+    """
     if text.asked is None or (text.free is None and text.unallocated is None):
         return None
-    parts = [part for part in (text.free, text.unallocated) if part is not None]
+    free = text.free or free_at_most(text)
+    if free is None and not own_pool(text):
+        return None
+    parts = [part for part in (free, text.unallocated) if part is not None]
     most = text.asked.high - sum(part.low for part in parts)
     least = text.asked.low - sum(part.high for part in parts)
     nominal = text.asked.bytes - sum(part.bytes for part in parts)

@@ -17,6 +17,8 @@ __all__ = [
     "OutOfMemory",
     "ProcessMemory",
     "Verdict",
+    "free_at_most",
+    "own_pool",
     "reserved_bytes",
 ]
 
@@ -128,3 +130,29 @@ def reserved_bytes(text: OomText) -> int | None:
     if text.allocated is None or text.unallocated is None:
         return None
     return text.allocated.bytes + text.unallocated.bytes
+
+
+def own_pool(text: OomText) -> bool:
+    """Whether an allocator failed that took its memory once, whatever the device has free."""
+    return text.wording in ("xla", "bfc")
+
+
+def free_at_most(text: OomText) -> Amount | None:
+    """Return what the device had free at most, where the text does not tell what it had.
+
+    That is all of the device but what this allocator had taken; None where that is not known, or
+    the text tells what was free.
+    """
+    if text.free is not None or text.capacity is None or own_pool(text):
+        return None
+    parts = [text.reserved] if text.reserved else [text.allocated, text.unallocated]
+    taken = [part for part in parts if part is not None]
+    if not taken:
+        return None
+    capacity = text.capacity
+    return Amount(
+        text=" - ".join((capacity.text, *(part.text.replace(" + ", " - ") for part in taken))),
+        bytes=max(0, capacity.bytes - sum(part.bytes for part in taken)),
+        low=max(0, capacity.low - sum(part.high for part in taken)),
+        high=max(0, capacity.high - sum(part.low for part in taken)),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kvcalc.core.oom_values import Amount, OomText, Verdict, reserved_bytes
+from kvcalc.core.oom_values import Amount, OomText, Verdict, free_at_most, own_pool, reserved_bytes
 from kvcalc.core.units import UnitSystem, format_bytes
 
 __all__ = ["SETTINGS", "advice", "arithmetic", "summary"]
@@ -17,6 +17,8 @@ SETTINGS = {
 """How each back end of PyTorch that has expandable segments is told to use them."""
 
 _Size = Callable[[int], str]
+
+_CLOSE = 20  # ends that are within a twentieth are told as one figure
 
 _TWO = 2 * 2**20
 _TWENTY = 20 * 2**20
@@ -69,12 +71,28 @@ def summary(
         )
     if shortfall is None or verdict not in ("shortage", "impossible", "other_process"):
         return f"{said}."
-    least, most = (format_bytes(value, units=units) for value in shortfall)
-    missing = f"{least if least == most else f'{least} to {most}'} is missing"
+    missing = f"{_range(*shortfall, units)} is missing"
+    if text.free is None and not own_pool(text):
+        missing = f"at least {missing}, as the text does not tell what the device had free"
     if verdict == "other_process":
         return f"{said}; without that {missing}."
     joined = "even with every hole joined " if text.unallocated is not None else ""
     return f"{said}; {joined}{missing}."
+
+
+def _range(least: int, most: int, units: UnitSystem) -> str:
+    """Return two ends as a figure and its rounding, or both where they are far apart."""
+    low, high = (format_bytes(value, units=units) for value in (least, most))
+    if least == most:
+        return low
+    if (most - least) * _CLOSE > most:
+        return f"{low} to {high}"
+    middle, half = (least + most) // 2, (most - least + 1) // 2
+    told = format_bytes(middle, units=units)
+    mega, name = (2**20, "MiB") if units == "binary" else (10**6, "MB")
+    if middle >= 1_000 * mega and half < mega:  # two decimals of a GiB would hide the rounding
+        told = f"{middle / mega:,.2f}".rstrip("0").rstrip(".") + f" {name}"
+    return f"{told} (+-{format_bytes(half, units=units)})"
 
 
 def arithmetic(
@@ -110,14 +128,24 @@ def arithmetic(
 
 def _compared(text: OomText, asked: Amount, size: _Size, *, certain: bool) -> Iterator[str]:
     """Compare what was asked for with all that was free or cached."""
-    named = ((text.free, "free"), (text.unallocated, "cached, unused"))
+    most = free_at_most(text)
+    free = (text.free, "free") if most is None else (most, "free at most")
+    named = (free, (text.unallocated, "cached, unused"))
     known = [(part, name) for part, name in named if part is not None]
     if not known:
         return
+    if text.free is None and not own_pool(text):
+        yield "what the device had free is not told" + (
+            f": {most.text} = {size(most.bytes)} at most" if most is not None else ""
+        )
     total = sum(part.bytes for part, _ in known)
     parts = " + ".join(f"{size(part.bytes)} {name}" for part, name in known)
     whole = f" = {size(total)}" if len(known) > 1 else ""
     sign, left = ("<", "short by") if total < asked.bytes else (">=", "to spare:")
+    if most is not None:
+        left = "short by at least" if total < asked.bytes else "to spare at most:"
+    elif text.free is None and not own_pool(text):
+        left = "short by at most" if total < asked.bytes else "to spare at least:"
     gap = size(abs(total - asked.bytes))
     yield f"{parts}{whole} {sign} {size(asked.bytes)} asked, {left} {gap}"
     rounding = asked.high - asked.bytes + sum(part.high - part.bytes for part, _ in known)

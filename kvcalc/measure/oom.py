@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import BinaryIO
 
-from kvcalc.core.errors import InputError
+from kvcalc.core.errors import InputError, printable
 from kvcalc.core.oom import judge
 from kvcalc.core.oom_values import OomText, OutOfMemory
 from kvcalc.core.units import UnitSystem
@@ -32,11 +32,16 @@ _MOST_READ = 2_000  # of one log, the same ones counted too
 _NEXT_LINE = 250
 _BEFORE, _BEHIND = 2_000, 4_000  # characters around the request that may belong to it
 
+_CONTROL = re.compile(
+    r"\x1b(?:\[[0-?]{0,20}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,500}(?:\x07|\x1b\\)?)"
+)
+"""Colours, movements of the cursor and titles of a terminal, which stand between figures too."""
+
 _ASKED = re.compile(
     r"(?P<pytorch>Tried\s+to\s+allocate\s)"
     r"|(?P<vllm_kv>KV\s+cache\s+is\s+needed,\s+which\s+is\s+larger)"
     r"|(?P<vllm_start>Free\s+memory\s+on\s+device\s)"
-    r"|(?P<ggml>\ballocating\s+[\d.]+\s+MiB\s+on\s+device\b|failed\s+to\s+allocate\s+\S{1,40}"
+    r"|(?P<ggml>\ballocating\s+[\d.,]+\s+MiB\s+on\s+device\b|failed\s+to\s+allocate\s+\S{1,40}"
     r"\s+buffer\s+of\s+size\s|failed\s+to\s+allocate\s+buffer,\s+size\s*=|memory\s+allocation\s+of"
     r"\s+size\s+\d+\s+failed)"
     r"|(?P<hbm>Ran\s+out\s+of\s+memory\s+in\s+memory\s+space\s)"
@@ -93,6 +98,7 @@ def read_oom_file(
 
 def _texts(text: str) -> Iterator[OomText]:
     """Yield what can be read; words without figures only where no figures stand beside them."""
+    text = _CONTROL.sub("", text)
     matches = list(islice(_ASKED.finditer(text), _MOST_READ))
     bare: OomText | None = None
     any_figures = False
@@ -108,7 +114,7 @@ def _texts(text: str) -> Iterator[OomText]:
         if kind == "ggml":  # the lines before tell what was allocated already
             before = text[max(0, match.start() - _BEFORE) : match.start()]
         behind = text[match.start() : min(end, match.start() + _BEHIND)]
-        read = _READERS[kind](" ".join(before.split()), " ".join(behind.split()))
+        read = _READERS[kind](_in_line(before), _in_line(behind))
         if read is None:
             continue
         if kind == "plain":
@@ -118,6 +124,11 @@ def _texts(text: str) -> Iterator[OomText]:
         yield read
     if bare is not None and not any_figures:
         yield bare
+
+
+def _in_line(text: str) -> str:
+    """Return a text on one line; what would move a cursor is shown by its number."""
+    return printable(" ".join(text.split()))
 
 
 def _told_again(matches: list[re.Match[str]]) -> bool:

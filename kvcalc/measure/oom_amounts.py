@@ -10,10 +10,13 @@ from kvcalc.core.units import cdiv
 
 __all__ = ["SIZE", "add", "amount", "exact", "found", "minus"]
 
-SIZE = r"\d{1,20}(?:\.\d{1,6})?\s?(?:bytes|[KMGT]i?B?|B)\b"
-"""A figure with its unit, for use inside a pattern."""
+SIZE = r"\d{1,20}(?:\.\d{1,6}|,\d{1,2}(?!\d))?\s?(?:bytes|[KMGT]i?B?|B)\b"
+"""A figure with its unit, for use inside a pattern.
 
-_PARTS = re.compile(r"(?P<whole>\d+)(?:\.(?P<decimals>\d+))?\s?(?P<unit>\w+)")
+Some locales print a decimal comma; before three digits it could part thousands, and is not read.
+"""
+
+_PARTS = re.compile(r"(?P<whole>\d+)(?:[.,](?P<decimals>\d+))?\s?(?P<unit>\w+)")
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -56,7 +59,7 @@ def minus(whole: Amount | None, part: Amount | None) -> Amount | None:
     if whole is None or part is None:
         return None
     return Amount(
-        text=f"{whole.text} - {part.text}",
+        text=f"{whole.text} - {part.text.replace(' + ', ' - ')}",
         bytes=max(0, whole.bytes - part.bytes),
         low=max(0, whole.low - part.high),
         high=max(0, whole.high - part.low),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvcalc
+from kvcalc.core import oom_words
 from kvcalc.core.errors import InputError
 from kvcalc.core.oom import judge
 from kvcalc.core.oom_values import Amount, OomText
@@ -411,3 +414,103 @@ def test_recorded_verdicts() -> None:
             else:
                 assert value is not None, (row["id"], key)
                 assert value.bytes / MIB == pytest.approx(expected, abs=0.001), (row["id"], key)
+
+
+# --------------------------------------------------------------------- what is not told
+
+XPU = (
+    "torch.OutOfMemoryError: XPU out of memory. Tried to allocate {asked}. GPU 0 has a total"
+    " capacity of {capacity}. Of the allocated memory 45.00 GiB is allocated by PyTorch, and"
+    " {cached} is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "capacity", "cached", "verdict"),
+    [
+        ("4.00 GiB", "47.99 GiB", "500.00 MiB", "shortage"),  # even 2.5 GiB free are too little
+        ("2.00 GiB", "47.99 GiB", "500.00 MiB", "unknown"),  # 0 to 2.5 GiB may be free
+        ("2.00 GiB", "63.98 GiB", "2.50 GiB", "fragmentation_possible"),  # whatever is free
+        ("90.00 GiB", "63.98 GiB", "2.50 GiB", "impossible"),
+    ],
+)
+def test_free_that_is_not_told(asked: str, capacity: str, cached: str, verdict: str) -> None:
+    """What a text does not tell is not 0: only what holds of 0 and of all the rest is said."""
+    found = read_oom(XPU.format(asked=asked, capacity=capacity, cached=cached))
+    assert found is not None
+    assert (found.text.backend, found.text.free) == ("xpu", None)
+    assert found.verdict == verdict
+    assert "is not told" in found.arithmetic[0]
+    if verdict == "shortage":
+        least, most = found.shortfall_bytes or (0, 0)
+        middle = 4 * GIB - (4799 * GIB // 100 - 45 * GIB)  # cached or free: all but the 45 GiB
+        assert least < middle < most
+        assert "at least 1.01 GiB" in found.summary
+    if verdict == "unknown":
+        assert found.shortfall_bytes is None
+        assert not found.certain
+
+
+def test_free_that_is_not_told_of_an_unknown_card() -> None:
+    """Without the card's size nothing bounds what was free."""
+    text = XPU.format(asked="4.00 GiB", capacity="x", cached="500.00 MiB")
+    found = read_oom(text)
+    assert found is not None
+    assert found.verdict == "unknown"
+    assert "short by at most 3.51 GiB" in found.arithmetic[1]
+
+
+def test_a_sum_that_is_taken_away() -> None:
+    """What is left of a limit is told as a sum that comes out."""
+    found = read_oom(
+        "MPS backend out of memory (MPS allocated: 17.36 GB, other allocations: 613.56 MB, max"
+        " allowed: 18.13 GB). Tried to allocate 192.00 MB on private pool."
+    )
+    assert found is not None
+    assert found.text.free is not None
+    assert found.text.free.text == "18.13 GB - 17.36 GB - 613.56 MB"
+    assert abs(found.text.free.bytes - (18.13 - 17.36) * GIB + 613.56 * 2**20) < 2
+
+
+def test_decimal_commas() -> None:
+    """Some locales print them; before three digits a comma could part thousands: not read."""
+    text = SAMPLES["2.2"]
+    comma = re.sub(r"(\d)\.(\d\d) ", r"\1,\2 ", text)
+    plain, other = read_oom(text), read_oom(comma)
+    assert plain is not None
+    assert other is not None
+    assert other.verdict == plain.verdict
+    assert other.text.asked is not None
+    assert other.text.asked.text == "1,00 GiB"
+    for name in ("asked", "capacity", "free", "allocated", "unallocated", "private_pools"):
+        one, same = getattr(plain.text, name), getattr(other.text, name)
+        assert (one.bytes, one.low, one.high) == (same.bytes, same.low, same.high)
+    thousands = read_oom(text.replace("Tried to allocate 1.00 GiB", "Tried to allocate 1,024 MiB"))
+    assert thousands is None or thousands.text.asked is None
+
+
+def test_missing_bytes_as_printed() -> None:
+    """A figure of two decimals is not told as a range of two roundings."""
+    found = read_oom("ggml_backend_cuda_buffer_type_alloc_buffer: allocating 4224.00 MiB on device"
+                     " 0: cudaMalloc failed: out of memory")  # fmt: skip
+    assert found is not None
+    assert "4.12 GiB to 4.13" not in found.summary
+    near = oom_words._range(4224 * 2**20 - 5_120, 4224 * 2**20 + 5_120, "binary")
+    assert near == "4,224 MiB (+-5 KiB)"
+    assert oom_words._range(0, 2**20, "binary") == "0 B to 1 MiB"
+    assert oom_words._range(7, 7, "binary") == "7 B"
+
+
+def test_nothing_moves_the_cursor() -> None:
+    """Colours between figures are read over; other control characters are shown by number."""
+    text = SAMPLES["2.1"].replace("Process 77", "Process \x1b[31m7\x07\x9b7\x1b[0m")
+    coloured = text.replace("3.00 GiB", "\x1b[1;31m3.00\x1b[0m GiB")
+    found = read_oom(coloured)
+    assert found is not None
+    assert found.text.asked is not None
+    assert found.text.asked.bytes == 3 * GIB
+    (process,) = found.text.processes
+    assert process.name == "7\\x07\\x9b7"
+    shown = msgspec.json.encode(found).decode()
+    assert "\\u001b" not in shown
+    assert all(c.isprintable() for c in shown)
