@@ -17,6 +17,7 @@ from kvcalc.checks.keys import (
     DEPLOYMENT_KEYS,
     ENTRY_KEYS,
     FILE_VERSION,
+    TOP_BESIDE,
     Form,
 )
 from kvcalc.checks.models import Named
@@ -138,7 +139,7 @@ class _Reader:
         self.faults: list[tuple[int, KvcalcError]] = []
 
     def read(self, top: dict[str, Any]) -> CheckFile:
-        known = [*CHECK_KEYS, *COMMAND_KEYS, *DEPLOYMENT_KEYS, "model"]
+        known = [*CHECK_KEYS, *COMMAND_KEYS, *DEPLOYMENT_KEYS, *TOP_BESIDE, "model"]
         for key in top:
             if key not in known:
                 self.unknown("setting", key, known, (key,))
@@ -207,7 +208,7 @@ class _Reader:
         """Return what the top of the file says of every deployment."""
         both: dict[str, Any] = {}
         places: dict[str, KeyPath] = {}
-        for key in (*DEPLOYMENT_KEYS, "model", "price_per_gpu_hour"):
+        for key in (*DEPLOYMENT_KEYS, *TOP_BESIDE, "model"):
             if key in top and not isinstance(top[key], list):  # of other commands: several at once
                 both[key], places[key] = top[key], (key,)
         inner = self.mapping(top.get("defaults"), ("defaults",), "defaults: {engine: vllm}")

@@ -12,6 +12,7 @@ __all__ = [
     "DEPLOYMENT_KEYS",
     "ENTRY_KEYS",
     "FILE_VERSION",
+    "TOP_BESIDE",
     "Form",
 ]
 
@@ -92,5 +93,8 @@ CHECK_KEYS = (
 )
 """Keys at the top that checks alone read; other commands pass over them."""
 
-COMMAND_KEYS = ("lengths", "over", "units", "format", "preset")
+TOP_BESIDE = tuple(key for key in BESIDE if key not in ("model", "replicas"))
+"""What of that may stand at the top too, for every deployment and for kvcalc capacity."""
+
+COMMAND_KEYS = ("lengths", "over", "units", "format", "preset", "at")
 """Keys at the top that checks pass over: defaults of other commands' options."""

@@ -18,9 +18,10 @@ from kvcalc.cli.options import (
     text,
 )
 from kvcalc.cli.output import emit
-from kvcalc.cli.questions import questions
+from kvcalc.cli.questions import answered
 from kvcalc.cli.values import Values
-from kvcalc.sizing import SETTINGS, answer
+from kvcalc.core.answers import CapacityAnswer
+from kvcalc.sizing import SETTINGS, Question, answer
 
 _Q = "Question"
 _UNMET = 1
@@ -73,16 +74,18 @@ def run(values: Values) -> None:
         inputs.one_of(name, tuple(SETTINGS), values.places["solve"])
         for name in dict.fromkeys(values["solve"] or ())
     )
-    results = [
-        answer(
+    refused: list[str] = []
+
+    def ask(question: Question) -> CapacityAnswer:
+        return answer(
             question,
             with_levers=values["levers"],
             solve_for=wanted,
             with_layouts=values["layouts"],
             suggest=values["suggest"],
         )
-        for question in questions(values, notes)
-    ]
-    emit("capacity", values, inputs.echo(values), results, notes)
-    if values["require_fit"] and not all(result.fits for result in results):
+
+    results = answered(values, notes, refused, ask)
+    emit("capacity", values, inputs.echo(values), results, notes, refused)
+    if values["require_fit"] and (refused or not all(result.fits for result in results)):
         raise typer.Exit(_UNMET)

@@ -2,75 +2,202 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from kvcalc.cli import inputs
 from kvcalc.cli.values import Values
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, KvcalcError, UsageError
+from kvcalc.core.lengths import Lengths, Over
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.units import format_bytes
+from kvcalc.core.units import format_bytes, format_count, format_number_of
+from kvcalc.engines import plan
 from kvcalc.sizing import Question
 from kvcalc.sizing.changes import changed
+from kvcalc.sizing.valid import checked
 
-__all__ = ["card_settings", "questions"]
+__all__ = ["answered", "card_settings"]
+
+_T = TypeVar("_T")
 
 _ASSUMED = "h100-80gb"
 """Whose kernels are taken where memory is given and no card is named."""
 
 
-def questions(values: Values, notes: list[str]) -> Iterator[Question]:
-    """Yield a question for every model under every deployment; an error names the model.
+def answered(
+    values: Values, notes: list[str], refused: list[str], ask: Callable[[Question], _T]
+) -> list[_T]:
+    """Return the answer for every model under every deployment; an error names the model.
+
+    Args:
+        values: what was given.
+        notes: lines are added for defaults, and for requests that are longer than the maximum.
+        refused: where several engines are asked, a line for each that refuses is added.
+        ask: answers one question.
 
     Raises:
         UsageError: no memory to answer for.
+        KvcalcError: what a model or the one engine refuses (of several engines: all do).
     """
     models = inputs.models(values, notes)
     _engine(values, notes)
+    _nothing_in_vain(values)
     deployed = inputs.deployments(values, notes, several=True)
-    card = _card(values, notes)
-    memory = inputs.some_size(values, "kv_memory", "a cache", "15GiB")
-    at = tuple(
-        values.at("at", lambda text=text: inputs.token_count(text))  # type: ignore[misc]  # its default
-        for text in values["at"] or ()
+    given = _Given(
+        memory=_card(values, notes),
+        cache=_meant(values, "kv_memory", "a cache", "15GiB"),
+        weights=_meant(values, "weights", "weights", "15GiB", up=True),
+        free=_meant(values, "gpu_free", "", "66GiB"),
+        at=tuple(
+            values.at("at", lambda text=text: inputs.token_count(text))  # type: ignore[misc]  # its default
+            for text in values["at"] or ()
+        ),
+        load=_load(values, notes),
     )
+    beside = len({deployment.engine for deployment in deployed}) > 1
+    found: list[_T] = []
+    faults: list[KvcalcError] = []
     for model in models:
         for deployment in deployed:
             try:
-                yield _question(
-                    model, _completed(deployment, values, card, memory), values, at, notes
-                )
+                found.append(ask(_question(model, deployment, values, given, notes)))
             except KvcalcError as error:
                 error.where = error.where or model.name
-                raise
+                if not beside:
+                    raise
+                faults.append(error)
+                hint = f" ({error.hint})" if error.hint else ""
+                refused.append(f"{deployment.engine}: refused: {error}{hint}")
+    if faults and not found:
+        raise faults[0]
+    if faults:
+        refused.append("a setting for one engine alone: --engine-arg NAME:KEY=VALUE")
+    return found
+
+
+class _Given(NamedTuple):
+    """What was given for all questions: bytes of the card, of the cache, ..., and requests."""
+
+    memory: int | None
+    cache: int | None
+    weights: int | None
+    free: int | None
+    at: tuple[int, ...]
+    load: inputs.Workload | None
+
+
+_LEAST = 2**20
+"""Bytes; fewer, without a unit, are a size whose unit was forgotten."""
+
+
+def _meant(values: Values, name: str, what: str, example: str, *, up: bool = False) -> int | None:
+    """Read a size in bytes as somebody means it.
+
+    Args:
+        values: what was given.
+        name: whose.
+        what: what of 0 B holds nothing; empty where 0 B may be.
+        example: a size that would do.
+        up: round a fraction of a byte up.
+
+    Raises:
+        InvalidValueError: nothing, or a number that is missing its unit.
+    """
+    found = inputs.size(values, name, up=up)
+    if found is None:
+        return None
+    if found == 0 and what:
+        raise InvalidValueError(
+            f"{what} of 0 B hold{'' if what.endswith('s') else 's'} nothing",
+            hint=f"give a size such as {example}",
+            where=values.places[name],
+        )
+    bare = str(values[name]).replace(",", "").strip()
+    if 0 < found < _LEAST and bare.isdigit():
+        raise InvalidValueError(
+            f"{bare} without a unit are {format_bytes(found)}",
+            hint=f"write {bare}GiB or {bare}GB, or {bare}B if that is meant",
+            where=values.places[name],
+        )
+    return found
+
+
+def _nothing_in_vain(values: Values) -> None:
+    """Refuse what is said of requests where none are given.
+
+    Raises:
+        UsageError: a column, or what becomes of long requests.
+    """
+    if values["lengths"] is not None or values["trace"] is not None:
+        return
+    for name in ("prompt_column", "output_column", "over"):
+        if values[name] is not None and values.typed(name):
+            raise UsageError(
+                "no requests are given that this could be said of",
+                hint="give them with --trace FILE or --lengths, or leave it out",
+                where=values.places[name],
+            )
+
+
+def _load(values: Values, notes: list[str]) -> inputs.Workload | None:
+    """Return the requests, read once: a trace may come from stdin."""
+    if values["lengths"] is None and values["trace"] is None:
+        return None
+    return inputs.workload(values, notes)
 
 
 def _question(
-    model: ModelSpec,
-    deployment: Deployment,
-    values: Values,
-    at: tuple[int, ...],
-    notes: list[str],
+    model: ModelSpec, deployment: Deployment, values: Values, given: _Given, notes: list[str]
 ) -> Question:
+    deployment = _completed(deployment, values, given.memory, given.cache)
     load = None
-    if values["lengths"] is not None or values["trace"] is not None:
-        found = inputs.workload(values, notes)
-        longest = deployment.max_model_len or model.max_position_embeddings
-        lengths = found.lengths
-        if longest is not None:
-            lengths = lengths.limited(longest, inputs.over_policy(values))
-        load = (found.name, lengths)
-    return Question(
-        model=model,
-        deployment=deployment,
-        weights_bytes=inputs.size(values, "weights", up=True),
-        quantization=values["quantization"],
-        sequences=inputs.number(values, "sequences") or 1,
-        lengths=at,
-        workload=load,
-        instances=inputs.number(values, "instances") or 1,
-        free_bytes=inputs.size(values, "gpu_free"),
+    if given.load is not None:
+        lengths = _limited(given.load, plan(model, deployment).max_model_len, values, notes)
+        load = (given.load.name, lengths)
+    return checked(
+        Question(
+            model=model,
+            deployment=deployment,
+            weights_bytes=given.weights,
+            quantization=values["quantization"],
+            sequences=inputs.number(values, "sequences") or 1,
+            lengths=given.at,
+            workload=load,
+            instances=inputs.number(values, "instances") or 1,
+            free_bytes=given.free,
+        )
     )
+
+
+_OVER: dict[Over, str] = {
+    "clip": "cut to it",
+    "exclude": "left out",
+    "keep": "kept as they are, though the engine refuses them",
+}
+
+
+def _limited(load: inputs.Workload, longest: int, values: Values, notes: list[str]) -> Lengths:
+    """Return the requests under a maximum; a note tells how many were longer.
+
+    Raises:
+        InvalidValueError: none is left.
+    """
+    over = inputs.over_policy(values)
+    count = load.lengths.requests_over(longest)
+    found = load.lengths.limited(longest, over)
+    if count:
+        requests = format_number_of(load.lengths.requests, "request")
+        notes.append(
+            f"{load.name}: {format_count(count)} of {requests} are longer than the maximum of"
+            f" {format_count(longest)} tokens: {_OVER[over]} (--over {over})"
+        )
+    if not found.requests:
+        raise InvalidValueError(
+            f"no request of {load.name} is within {format_count(longest)} tokens",
+            hint="raise the maximum (--max), or cut longer requests to it (--over clip)",
+        )
+    return found
 
 
 def _engine(values: Values, notes: list[str]) -> None:
@@ -85,7 +212,7 @@ def _engine(values: Values, notes: list[str]) -> None:
 
 def _card(values: Values, notes: list[str]) -> int | None:
     """Return the memory of the card where it is given by itself."""
-    memory = inputs.some_size(values, "gpu_memory", "a card", "24GiB")
+    memory = _meant(values, "gpu_memory", "a card", "24GiB")
     if memory is not None and values["gpu"] is None:
         notes.append(f"no card was named: kernels are chosen as on {_ASSUMED}")
     return memory

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-__all__ = ["PLACES", "SETTINGS", "SWITCHES", "load_settings"]
+__all__ = ["ALL_SWITCHES", "PLACES", "SETTINGS", "SWITCHES", "load_settings"]
 
 _DEFAULT_FILE = "kvcalc.yaml"
 
@@ -38,8 +38,19 @@ SETTINGS = {
     "draft_model": "draft_model",
     "ctx_size": "ctx_size",
     "parallel": "parallel",
+    "n_gpu_layers": "n_gpu_layers",
     "kv_memory": "kv_memory",
     "kv_cache_memory_bytes": "kv_memory",
+    "gpu_memory": "gpu_memory",
+    "gpu_free": "gpu_free",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+    "enforce_eager": "enforce_eager",
+    "enable_expert_parallel": "enable_expert_parallel",
+    "weights": "weights",
+    "quantization": "quantization",
+    "sequences": "sequences",
+    "instances": "instances",
+    "at": "at",
     "lengths": "lengths",
     "over": "over",
     "units": "units",
@@ -55,11 +66,14 @@ SETTINGS = {
 }
 """Key of a settings file -> the option's parameter."""
 
-_REPEATABLE = {"preset", "block", "kv_cache_dtype", "engine"}
+_REPEATABLE = {"preset", "block", "kv_cache_dtype", "engine", "at"}
 _LISTS = {*_REPEATABLE, "lengths"}
 
 SWITCHES = ("enable_prefix_caching", "async_scheduling", "disable_hybrid_kv_cache_manager")
-"""Options that are on or off."""
+"""Options of engines that are on or off."""
+
+ALL_SWITCHES = (*SWITCHES, "enforce_eager", "enable_expert_parallel")
+"""The same, with those that bear on the card's memory alone."""
 
 PLACES = "kvcalc.settings"
 """Key of the parsing context under which the places of settings are kept."""
@@ -131,7 +145,7 @@ def _texts(key: str, given: Any, where: str) -> list[str]:
     from kvcalc.core.errors import InputError
 
     name = SETTINGS[key]
-    switched = isinstance(given, bool) and name in SWITCHES
+    switched = isinstance(given, bool) and name in ALL_SWITCHES
     told = str(given).lower() if switched else given
     values = told if isinstance(told, list) else [told]
     if not values or any(isinstance(v, (dict, list, bool)) or v is None for v in values):

@@ -10,6 +10,7 @@ from kvcalc.checks.keys import (
     COMMAND_KEYS,
     DEPLOYMENT_KEYS,
     FILE_VERSION,
+    TOP_BESIDE,
     Form,
 )
 from kvcalc.core.checks import LEVELS, assertion_names
@@ -67,6 +68,7 @@ def check_file_schema(draft: str) -> dict[str, Any]:
     top |= dict.fromkeys((*COMMAND_KEYS, "model"), True)
     # Defaults of other commands may be several at once.
     top |= {key: {"anyOf": [value, {"type": "array"}]} for key, value in settings.items()}
+    top |= {key: beside[key] for key in TOP_BESIDE}
     return {
         "$schema": draft,
         "title": "kvcalc.yaml: deployments, what is asserted of them, and defaults of commands",

@@ -11,7 +11,7 @@ import yaml
 from jsonschema import Draft7Validator
 
 from kvcalc.checks.file import is_check_file, read_check_file
-from kvcalc.checks.keys import COMMAND_KEYS, DEPLOYMENT_KEYS
+from kvcalc.checks.keys import COMMAND_KEYS, DEPLOYMENT_KEYS, TOP_BESIDE
 from kvcalc.cli.settings import SETTINGS
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InputError, InputFaults
@@ -250,7 +250,7 @@ def test_is_check_file() -> None:
 
 def test_keys_of_commands() -> None:
     """Whatever kvcalc's commands take from a settings file, checks know, too."""
-    assert set(SETTINGS) <= {*DEPLOYMENT_KEYS, *COMMAND_KEYS, "model"}
+    assert set(SETTINGS) <= {*DEPLOYMENT_KEYS, *COMMAND_KEYS, *TOP_BESIDE, "model"}
 
 
 def test_every_field_can_be_set() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 from kvcalc.cli.engine_args import OWN_FLAGS, Argument, engine_arguments, own_lengths
 from kvcalc.cli.inputs.models import preset_folders
-from kvcalc.cli.inputs.numbers import number, switched, tokens, whole, whole_from_0
+from kvcalc.cli.inputs.numbers import cut, number, switched, tokens, whole, whole_from_0
 from kvcalc.cli.settings import SWITCHES
 from kvcalc.cli.values import Values
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.dtypes import element_bytes, kv_dtype
-from kvcalc.core.errors import UnsupportedError, UsageError
+from kvcalc.core.errors import InvalidValueError, UnsupportedError, UsageError
 from kvcalc.engines import known as known_engine
 from kvcalc.models import load_model
 
@@ -179,8 +179,18 @@ def cache_dtypes(values: Values) -> list[str]:
 
 def _layers_or(values: Values, name: str) -> int | str | None:
     """Read a number of layers, or one of llama.cpp's words for all of them: auto, all, -1, -2."""
-    word = str(values[name] or "").strip().lower()
-    return word if word in _ALL_LAYERS else whole_from_0(values, name)
+    given = values[name]
+    word = str(given if given is not None else "").strip().lower()
+    if given is None or word in _ALL_LAYERS:
+        return word or None
+    try:
+        return whole_from_0(values, name)
+    except InvalidValueError:
+        raise InvalidValueError(
+            f"{cut(str(given))!r} is no number of layers",
+            hint="write a number from 0 (the output counts as one), all, or auto",
+            where=values.places[name],
+        ) from None
 
 
 def _or(values: Values, name: str, default: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvcalc.cli.inputs.deployments import PARALLEL
 from kvcalc.cli.inputs.numbers import number
-from kvcalc.cli.settings import SWITCHES
+from kvcalc.cli.settings import ALL_SWITCHES
 from kvcalc.cli.values import Values
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
@@ -99,7 +99,7 @@ def echo(values: Values, plans: Sequence[CachePlan] = ()) -> dict[str, Any]:
     given = {
         key: _told(value)
         for key, value in values.items()
-        if (value not in (None, False, [], ()) or (value is False and key in SWITCHES))
+        if (value not in (None, False, [], ()) or (value is False and key in ALL_SWITCHES))
         and key not in ("format", "report", "settings")
     }
     if not plans:
