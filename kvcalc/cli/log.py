@@ -20,9 +20,10 @@ from kvcalc.cli.options import (
 from kvcalc.cli.output import emit
 from kvcalc.cli.questions import card_settings
 from kvcalc.cli.values import Origin, Values
-from kvcalc.core.errors import UsageError
+from kvcalc.core.errors import InvalidValueError, UsageError, printable
 
 _TWO = 2
+_DIGITS = 9
 _MODEL_SOURCES = ("preset", "config", "gguf", "hf", "layers", "kv_heads", "head_dim", "v_head_dim")
 _PRESENTATION = ("format", "units", "report", "settings", "files", "start")
 _LOG = (
@@ -73,7 +74,7 @@ def run(values: Values) -> None:
     notes: list[str] = []
     _without_settings_file(values, notes)
     wanted: list[int | None] = [
-        values.at("start", lambda given=given: inputs.token_count(given))  # type: ignore[misc]  # its default
+        values.at("start", lambda given=given: _number(given))  # type: ignore[misc]  # its default
         for given in values["start"] or ()
     ]
     if len(wanted) > len(files):
@@ -85,6 +86,20 @@ def run(values: Values) -> None:
         emit("log-diff", values, inputs.echo(values), [compared(*reads)], notes)
     else:
         emit("log", values, inputs.echo(values), [answered(reads[0], given)], notes)
+
+
+def _number(text: str) -> int:
+    """Read the number of a start.
+
+    Raises:
+        InvalidValueError: no whole number from 1.
+    """
+    digits = text.strip()
+    if not digits.isdecimal() or not digits.isascii() or not int(digits[:_DIGITS]) > 0:
+        raise InvalidValueError(
+            f"{printable(text)[:40]!r} is not the number of a start", hint="starts count from 1"
+        )
+    return int(digits[:_DIGITS])
 
 
 def _without_settings_file(values: Values, notes: list[str]) -> None:
@@ -126,9 +141,9 @@ def _given(values: Values, notes: list[str]) -> Any:
     memory = inputs.some_size(values, "gpu_memory", "a card", "24GiB")
     settings: dict[str, Any] = {**deployment.changed(), **card_settings(deployment, values, memory)}
     args = settings.pop("engine_args", {})
+    asked = settings.pop("engine", None)
     if not engines:
-        settings.pop("engine", None)
-        values["engine"] = None
+        asked = values["engine"] = None
     return Given(
         model=model,
         settings=settings,
@@ -136,4 +151,5 @@ def _given(values: Values, notes: list[str]) -> Any:
         weights_bytes=inputs.size(values, "weights", up=True),
         quantization=values["quantization"],
         folders=tuple(inputs.preset_folders()),
+        engine=asked,
     )

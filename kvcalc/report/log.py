@@ -13,6 +13,8 @@ __all__ = ["comparison_blocks", "log_blocks"]
 
 _Size = Callable[[int], str]
 _NONE = "-"
+_ROUNDED = 11 * 2**20
+"""Bytes between the ends of a size that is one print's, of two decimals of a GiB or finer."""
 _LETTERS = {
     "weights": "w",
     "weights and other": "w",
@@ -69,12 +71,13 @@ def _facts(result: LogAnswer) -> Grid:
         differs = any(d.name == name for d in result.differences)
         says = _NONE if found is None else found.text
         how = "" if found is None else "differs" if differs else "agrees"
-        rows.append((name, _printed(fact), says, how, found.basis if found else "", _line(fact)))
+        basis = found.basis if found else ""
+        rows.append((name, _line(fact), _printed(fact), says, how, basis))
     for name, found in result.predicted.items():
         if name not in result.facts:
-            rows.append((name, _NONE, found.text, "", found.basis, ""))
-    columns = ("figure", "logged", "kvcalc", "", "from", "line")
-    return Grid(columns, tuple(rows), text_columns=frozenset({3, 4}))
+            rows.append((name, "", _NONE, found.text, "", found.basis))
+    columns = ("figure", "line", "logged", "kvcalc", "", "from")
+    return Grid(columns, tuple(rows), text_columns=frozenset({4, 5}))
 
 
 def _printed(fact: Fact) -> str:
@@ -103,7 +106,8 @@ def _memory(result: LogAnswer, size: _Size) -> list[Block]:
         for term in result.terms
         if (span := term.logged or term.predicted) is not None
     ]
-    if result.total_bytes:
+    logged = sum(term.logged[0] for term in result.terms if term.logged is not None)
+    if result.total_bytes and logged <= result.total_bytes:  # else it is of another card
         drawn = stacked(parts, result.total_bytes)
         blocks.append(Code((f"{drawn}  {size(result.total_bytes)}",)))
     rows = tuple(
@@ -123,6 +127,8 @@ def _memory(result: LogAnswer, size: _Size) -> list[Block]:
 def _span(span: tuple[int, int] | None, size: _Size) -> str:
     if span is None:
         return _NONE
+    if 0 <= span[1] - span[0] <= _ROUNDED:
+        span = (sum(span) // 2,) * 2
     low, high = (size(end) if end >= 0 else f"-{size(-end)}" for end in span)
     return low if low == high else f"{low} to {high}"
 
@@ -138,12 +144,13 @@ def _levers(result: LogAnswer) -> Grid:
             _NONE if lever.figures is None else format_count(lever.figures.kv_cache_tokens),
             f"{lever.tokens_gained:+,}",
             _NONE if lever.concurrency_gain is None else f"{lever.concurrency_gain:.2f} x",
+            "yes" if lever.figures.starts else "no",
             lever.caution,
         )
         for lever in result.levers
     )
-    columns = ("lever", "tokens", "gained", "sequences", "what it costs")
-    return Grid(columns, rows, text_columns=frozenset({4}))
+    columns = ("lever", "tokens", "gained", "sequences", "starts", "what it costs")
+    return Grid(columns, rows, text_columns=frozenset({4, 5}))
 
 
 def comparison_blocks(results: Sequence[LogComparison], size: _Size) -> list[Block]:

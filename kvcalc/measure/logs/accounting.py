@@ -59,8 +59,11 @@ def _share_of(facts: _Facts) -> tuple[int, int] | None:
     total, share = _of(facts, "total_memory"), facts.get("gpu_memory_utilization")
     if total is None or share is None:
         return None
-    part = Fraction(share.printed)
-    return floor(total[0] * part), ceil(total[1] * part)
+    if share.low is None or share.high is None:
+        return None
+    # V0 prints two decimals of the share, and V1 all of them: the former is a range.
+    low, high = Fraction(str(share.low)), Fraction(str(share.high))
+    return floor(total[0] * low), ceil(total[1] * high)
 
 
 def _vllm(facts: _Facts) -> Iterator[tuple[str, Predicted]]:

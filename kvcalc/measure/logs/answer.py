@@ -8,23 +8,25 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from kvcalc.core.answers import CapacityAnswer, Lever
-from kvcalc.core.deployment import GpuSpec
+from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InputError, InvalidValueError, KvcalcError
-from kvcalc.core.logs import Difference, Fact, LogAnswer, Predicted
+from kvcalc.core.logs import Difference, Fact, LogAnswer, Named
+from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count, format_number_of
 from kvcalc.engines import plan
 from kvcalc.measure.logs.accounting import accounted
 from kvcalc.measure.logs.catalogue import BY_ENGINE
 from kvcalc.measure.logs.cures import cures
+from kvcalc.measure.logs.derived import derived
 from kvcalc.measure.logs.explain import differing, explained
-from kvcalc.measure.logs.failure import failure
 from kvcalc.measure.logs.oom import judged
 from kvcalc.measure.logs.predict import cache_budget, predicted
 from kvcalc.measure.logs.reader import file_name, lines_of
 from kvcalc.measure.logs.resolve import NOTHING, Given, Resolved, resolved
 from kvcalc.measure.logs.starts import Start, starts_of
-from kvcalc.measure.logs.terms import terms_of, total_of
+from kvcalc.measure.logs.terms import excess, terms_of, total_of
+from kvcalc.measure.logs.verdict import ended, held_against, outside
 from kvcalc.sizing import Question, answer
 
 __all__ = ["ReadStart", "answered", "chosen", "read_start"]
@@ -37,6 +39,10 @@ _AS_SIZED = ("max_total_tokens", "max_mamba_cache_size")
 """Arguments that stand for what the log says was made, not for what was asked for."""
 
 _WITH_BUDGET = ("vllm", "sglang", "lmdeploy", "tensorrt-llm", "llama.cpp")
+
+
+def _numbers(count: int) -> str:
+    return "leave --start out: the log has one" if count == 1 else f"give 1 to {count}"
 
 
 class ReadStart(NamedTuple):
@@ -81,7 +87,7 @@ def chosen(
     if not 1 <= number <= len(told):
         raise InvalidValueError(
             f"there is no start {number}: the log has {format_number_of(len(told), 'start')}",
-            hint=f"give 1 to {len(told)}",
+            hint=_numbers(len(told)),
             where=file_name(source),
         )
     return told[number - 1], number, len(told)
@@ -100,7 +106,8 @@ def read_start(
         UnknownNameError: a card that is given and not known.
     """
     start, which, count = chosen(source, number, stdin)
-    facts = start.facts()
+    _engines_agree(start, given, file_name(source))
+    facts = _with_settings(start)
     found = resolved(start, facts, given)
     notes = list(found.notes)
     if count > 1:
@@ -110,14 +117,61 @@ def read_start(
             f" {start.last:,}); --start N takes another",
         )
     made = None
-    if found.model is not None and found.deployment.engine != "none":
+    model = found.model
+    if model is not None and found.deployment.engine != "none":
+        found = _derived(found, model, facts)
         try:
-            made = plan(found.model, found.deployment)
+            made = plan(model, found.deployment)
         except KvcalcError as error:
             notes.append(
                 f"no plan of it: {error.message}" + (f" ({error.hint})" if error.hint else "")
             )
     return ReadStart(file_name(source), which, count, start, facts, found, made, tuple(notes))
+
+
+def _engines_agree(start: Start, given: Given, file: str) -> None:
+    """Refuse an engine that is given and whose log it is not."""
+    asked = given.engine
+    if asked is None or asked == start.engine or asked in _PLUGINS.get(start.engine, ()):
+        return
+    raise InputError(
+        f"these are lines of {start.engine}, and --engine says {asked}",
+        hint="leave --engine out: a log tells its own",
+        where=file,
+    )
+
+
+_PLUGINS = {"vllm": ("vllm-ascend", "vllm-tpu"), "pytorch": ("none",)}
+"""Engine whose lines they are -> engines that print the same."""
+
+
+def _with_settings(start: Start) -> dict[str, Fact]:
+    """Return the figures of a start, with one that stands among its arguments alone."""
+    facts = start.facts()
+    share = start.settings.part("mem_fraction_static")
+    if start.engine == "sglang" and share is not None and "mem_fraction_static" not in facts:
+        said = start.settings["mem_fraction_static"]
+        facts["mem_fraction_static"] = Fact(
+            printed=said.value, low=share, high=share, unit="share", line=said.line
+        )
+    return facts
+
+
+def _derived(found: Resolved, model: ModelSpec, facts: Mapping[str, Fact]) -> Resolved:
+    """Return a deployment with what the figures say of its settings."""
+    more = derived(model, found.deployment, facts)
+    if more is None:
+        return found
+    deployment = found.deployment
+    if more.argument:
+        args = {**deployment.engine_args, more.name: more.value}
+        deployment = msgspec.structs.replace(deployment, engine_args=args)
+    else:
+        if found.deployment.engine == "tgi":  # its kernels decide it
+            deployment = msgspec.structs.replace(deployment, block_size=None)
+        deployment = msgspec.structs.replace(deployment, **{more.name: more.value})
+    named = Named(name=more.name, value=str(more.value), source=more.source)
+    return found._replace(deployment=deployment, named=(*found.named, named))
 
 
 def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
@@ -133,30 +187,35 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         for name in differing(facts, told)
     )  # fmt: skip
     made = read.plan
-    if made is not None and found.model is not None:
+    model, deployment = found.model, found.deployment
+    if made is not None and model is not None:
         try:
             told_by_plan = predicted(made, facts)
-            more, better = explained(
-                found.model, found.deployment, made, facts, told_by_plan,
-                version_told=found.version_told,
-            )  # fmt: skip
+            more = explained(found, model, made, facts, told_by_plan)
+            made, model, deployment = more.plan, more.model, more.deployment
+            found_out = more.differences
         except KvcalcError as error:
             notes.append(f"no prediction: {error.message}")
-            told_by_plan, more, better = {}, (), made
-        differences = (*(d for d in differences if d.name not in told_by_plan), *more)
+            told_by_plan, found_out = {}, ()
+        differences = (*(d for d in differences if d.name not in told_by_plan), *found_out)
         told = {**told, **told_by_plan}
-        made = better
         notes += _version_notes(made, facts)
     agreeing = tuple(
         name for name in told if name in facts and name not in {d.name for d in differences}
     )
-    sized, levers = _capacity(read, given, made, facts)
+    sized, levers = _capacity(model, deployment, given, made, facts)
     budget = sized.budget if sized is not None else ()
     per_token = made.growth(windows_open=False) if made is not None else None
     rate = -(-per_token[0] // per_token[1]) if per_token and per_token[0] else None
-    failed = failure(start.engine, start.flags, facts, told)
+    end, failed = ended(start, facts, told)
     oom = judged(start.oom)
-    gpu = found.deployment.gpu
+    total = total_of(facts, budget)
+    terms = terms_of(start.engine, facts, budget, start.devices)
+    card = gpu_name(found.deployment.gpu)
+    if excess(terms, total):
+        notes.append(f"what is logged does not fit on {card or 'the card'}: --gpu names another")
+    says = held_against(agreeing, differences, bool(told), _why_nothing(read))
+    first = f"It {end}." if end else "The log ends before the cache was sized."
     return LogAnswer(
         file=read.file,
         start=read.number,
@@ -165,18 +224,16 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         engine=found.deployment.engine if start.engine != "pytorch" else "pytorch",
         engine_version=start.version or _build(start) or found.deployment.engine_version,
         model=None if found.model is None else found.model.name,
-        gpu=gpu.name if isinstance(gpu, GpuSpec) else gpu,
-        verdict=_verdict(
-            read, failed, None if oom is None else oom.summary, agreeing, differences, told
-        ),
+        gpu=card,
+        verdict=f"{first}{outside(terms, total, card)} {says}",
         failure=failed,
         facts=facts,
         settings=found.named,
         predicted=told,
         agrees=agreeing,
         differences=differences,
-        total_bytes=total_of(facts, budget),
-        terms=terms_of(start.engine, facts, budget),
+        total_bytes=total,
+        terms=terms,
         budget=budget,
         cures=(
             *cures(start.engine, start.flags, facts, told, rate),
@@ -187,6 +244,11 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         notes=tuple(dict.fromkeys(notes)),
         unsupported=made.unsupported if made is not None else (),
     )
+
+
+def gpu_name(gpu: GpuSpec | str | None) -> str | None:
+    """Return the name of a card; None where none is known."""
+    return gpu.name if isinstance(gpu, GpuSpec) else gpu
 
 
 def _build(start: Start) -> str | None:
@@ -211,11 +273,16 @@ def _version_notes(made: CachePlan, facts: Mapping[str, Fact]) -> list[str]:
 
 
 def _capacity(
-    read: ReadStart, given: Given, made: CachePlan | None, facts: Mapping[str, Fact]
+    model: ModelSpec | None,
+    deployment: Deployment,
+    given: Given,
+    made: CachePlan | None,
+    facts: Mapping[str, Fact],
 ) -> tuple[CapacityAnswer | None, tuple[Lever, ...]]:
-    """Return the card's budget where a card is known, and levers with the logged memory."""
-    found = read.resolved
-    model, deployment = found.model, found.deployment
+    """Return the card's budget where a card is known, and levers with the logged memory.
+
+    The deployment is that with the cause of what differs in it: no lever offers what is there.
+    """
     if model is None or made is None or deployment.engine not in _WITH_BUDGET:
         return None, ()
     try:
@@ -246,35 +313,6 @@ def _capacity(
     except KvcalcError:
         return None, ()
     return sized, levers
-
-
-def _verdict(
-    read: ReadStart,
-    failed: str | None,
-    oom: str | None,
-    agreeing: tuple[str, ...],
-    differences: tuple[Difference, ...],
-    told: Mapping[str, Predicted],
-) -> str:
-    start = "It did not start" if failed else "It ran out of memory" if oom else "It started"
-    if start == "It started" and not read.start.sized:
-        start = "The log ends before the cache was sized"
-    first = f"{start}: {(failed or oom or '').rstrip('.')}." if failed or oom else f"{start}."
-    open_ = [d for d in differences if d.explained_by is None]
-    if open_:
-        names = ", ".join(d.name for d in open_)
-        return f"{first} kvcalc says otherwise of {names}, and knows no cause."
-    if differences:
-        causes = ", ".join(dict.fromkeys(d.explained_by or "" for d in differences))
-        return f"{first} What differs is explained by {causes}."
-    if agreeing:
-        count = "1 figure" if len(agreeing) == 1 else f"{len(agreeing)} figures"
-        return (
-            f"{first} {count} of the log {'is' if len(agreeing) == 1 else 'are'} what kvcalc says."
-        )
-    if told:
-        return f"{first} Nothing that the log prints can be held against a prediction."
-    return f"{first} Nothing is predicted: {_why_nothing(read)}."
 
 
 def _why_nothing(read: ReadStart) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvcalc.measure.logs import llamacpp, others, sglang, vllm
+from kvcalc.measure.logs.errors import ERROR_WORDS
 from kvcalc.measure.logs.settings import MARKS
 from kvcalc.measure.logs.shapes import Shape
 
@@ -20,14 +21,19 @@ BY_ENGINE: dict[str, tuple[Shape, ...]] = {
 }
 """kvcalc's name of an engine -> the shapes of its lines."""
 
-OOM_WORDS = ("Tried to allocate", "out of memory", "OutOfMemoryError")
+OOM_WORDS = (
+    "Tried to allocate",
+    "out of memory",
+    "OutOfMemoryError",
+    "reserved by PyTorch but unallocated",
+)
 """Of a line that belongs to an out-of-memory text."""
 
 
 def _needles() -> tuple[str, ...]:
     """Return the needles of all shapes and settings, without those that hold another."""
     found = {one.needle for shapes in BY_ENGINE.values() for one in shapes}
-    found |= {*MARKS, *OOM_WORDS}
+    found |= {*MARKS, *OOM_WORDS, *ERROR_WORDS}
     return tuple(sorted(word for word in found if not any(w != word and w in word for w in found)))
 
 

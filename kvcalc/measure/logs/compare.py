@@ -17,10 +17,11 @@ from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Changed, Fact, LogComparison
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.units import format_bytes, format_count
+from kvcalc.core.units import format_bytes, format_number_of
 from kvcalc.engines import plan
 from kvcalc.measure.logs.answer import ReadStart
 from kvcalc.measure.logs.predict import cache_budget
+from kvcalc.measure.logs.verdict import ended
 
 __all__ = ["compared"]
 
@@ -35,7 +36,7 @@ _FIGURES = ("available_kv_cache", "num_gpu_blocks", "kv_cache_tokens", "max_conc
 
 def compared(first: ReadStart, second: ReadStart) -> LogComparison:
     """Return what changed from one start to another."""
-    rows = [*_settings(first, second), *_figures(first, second)]
+    rows = [*_engines(first, second), *_settings(first, second), *_figures(first, second)]
     tokens = _tokens(first), _tokens(second)
     gained = None if None in tokens else (tokens[1] or 0) - (tokens[0] or 0)
     counted = sum(row.tokens or 0 for row in rows)
@@ -51,7 +52,7 @@ def compared(first: ReadStart, second: ReadStart) -> LogComparison:
     return LogComparison(
         files=(first.file, second.file),
         engines=(first.start.engine, second.start.engine),
-        verdict=_verdict(gained, rows, tokens),
+        verdict=" ".join((*_ends(first, second), _verdict(gained, rows, tokens))),
         tokens=tokens,
         tokens_gained=gained,
         changed=tuple(rows),
@@ -68,11 +69,35 @@ def _verdict(gained: int | None, rows: list[Changed], tokens: tuple[int | None, 
             which for which, count in zip(("the first", "the second"), tokens, strict=True)
             if count is None
         )  # fmt: skip
-        return f"{len(changed)} settings or figures differ; {missing} logs no tokens."
-    what = "gained" if gained >= 0 else "lost"
+        return f"{_count_of(changed)}; {missing} logs no tokens."
+    if not gained:
+        return f"The tokens are the same; {_count_of(changed)}."
+    what = "gained" if gained > 0 else "lost"
     first = changed[0]
     cause = f", most of it by {first.name}" if first.tokens else ""
-    return f"{format_count(abs(gained))} tokens {what}{cause}."
+    return f"{format_number_of(abs(gained), 'token')} {what}{cause}."
+
+
+def _count_of(changed: list[Changed]) -> str:
+    if len(changed) == 1:
+        return "1 setting or figure differs"
+    return f"{len(changed)} settings or figures differ"
+
+
+def _ends(first: ReadStart, second: ReadStart) -> Iterator[str]:
+    """Yield how each of the two ended, if it did not start or ran out of memory."""
+    for which, read in (("first", first), ("second", second)):
+        end, failed = ended(read.start, read.facts, {})
+        if failed or (end and end != "started"):
+            yield f"The {which} {end}."
+        elif not end:
+            yield f"The {which} ends before the cache was sized."
+
+
+def _engines(first: ReadStart, second: ReadStart) -> Iterator[Changed]:
+    one, two = first.start.engine, second.start.engine
+    if one != two:
+        yield Changed(name="engine", first=one, second=two, tokens=None)
 
 
 def _tokens(read: ReadStart) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import ceil
 
 from kvcalc.core.logs import Fact, Predicted
 from kvcalc.core.units import format_bytes, format_count
@@ -11,6 +12,10 @@ from kvcalc.measure.logs.failure import highest_share, least_fraction
 __all__ = ["cures"]
 
 _Facts = Mapping[str, Fact]
+_RANKS = (2, 4, 8, 16)
+_MOST_SHARE = 0.98
+"""Of a card: the driver's own part is never given."""
+
 _WORTH = 2**28
 """Bytes given away that are worth a line."""
 
@@ -57,6 +62,8 @@ def _vllm(
     if "others_hold" in flags and "free_memory" in facts and "total_memory" in facts:
         share = highest_share(facts)
         yield f"--gpu-memory-utilization {share}, or end what holds the rest of the card"
+    if "nothing_left" in flags:
+        yield from _room(facts)
     length = _longest(facts, found) if flags.keys() & {"too_long", "too_long_v0"} else 0
     if length:
         yield f"--max-model-len {length}: the longest that fits in this memory"
@@ -78,6 +85,35 @@ def _vllm(
                 f" {format_bytes(given)} of cache were given away{_gained(given, rate)};"
                 " --kv-cache-memory-bytes takes them back"
             )
+
+
+def _room(facts: _Facts) -> Iterator[str]:
+    """Yield what makes room where weights and the rest leave none for the cache."""
+    available, weights = facts.get("available_kv_cache"), facts.get("weights_memory")
+    if available is None or not isinstance(available.low, int):
+        return
+    missing = max(0, -available.low)
+    if weights is not None and isinstance(weights.low, int):
+        ranks = next((n for n in _RANKS if weights.low * (n - 1) // n > missing), None)
+        told = f"smaller weights than {weights.printed} (a quantised checkpoint)"
+        if ranks is not None:
+            told += f", or --tensor-parallel-size {ranks}: each GPU then holds 1/{ranks} of them"
+        yield told
+    else:
+        yield (
+            f"{format_bytes(missing)} are missing before the first block: smaller weights (a"
+            " quantised checkpoint), --tensor-parallel-size 2 (half of the weights on each GPU), or"
+            " a larger card"
+        )
+    total, share = facts.get("total_memory"), facts.get("gpu_memory_utilization")
+    if total is None or share is None or not isinstance(total.low, int) or share.high is None:
+        yield "a higher --gpu-memory-utilization, if the card has so much more to give"
+        return
+    least = ceil((float(share.high) + missing / max(1, total.low)) * 1000) / 1000
+    if least < _MOST_SHARE:
+        yield f"--gpu-memory-utilization above {least:.3f}, if nothing else is on the card"
+    else:
+        yield "no --gpu-memory-utilization gives so much of this card"
 
 
 def _longest(facts: _Facts, found: Mapping[str, Predicted]) -> int:

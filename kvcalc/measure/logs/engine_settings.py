@@ -8,7 +8,7 @@ from typing import Any
 from kvcalc.core.logs import Fact
 from kvcalc.measure.logs.starts import Start
 
-__all__ = ["settings_from"]
+__all__ = ["settings_from", "stated_by"]
 
 _DTYPES = {
     "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2", "half": "float16", "float": "float32",
@@ -29,6 +29,15 @@ def settings_from(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dic
     """
     reader = _READERS.get(start.engine)
     return ({}, {}) if reader is None else reader(start, facts)
+
+
+def stated_by(start: Start, fields: Mapping[str, tuple[Any, str]]) -> frozenset[str]:
+    """Return the settings that a log states, those too that it states to be off."""
+    found = {name for name, (value, _) in fields.items() if value is not None}
+    speculation = start.settings.get("speculative_config")
+    if speculation is not None and speculation.value in ("None", "null"):
+        found |= {"speculative_method", "num_speculative_tokens"}
+    return frozenset(found)
 
 
 def _whole(facts: Mapping[str, Fact], name: str) -> int | None:
@@ -59,7 +68,7 @@ def _vllm(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, A
         "data_parallel_size": s.whole("data_parallel_size"),
         "decode_context_parallel_size": s.whole("decode_context_parallel_size"),
         "dtype": _dtype(s.text("dtype")),
-        "kv_cache_dtype": None if cache == "auto" else _dtype(cache),
+        "kv_cache_dtype": "auto" if cache == "auto" else _dtype(cache),
         "max_model_len": _whole(facts, "max_model_len") or s.whole("max_model_len", "max_seq_len"),
         "block_size": s.whole("block_size"),
         "max_num_seqs": s.whole("max_num_seqs"),
@@ -111,7 +120,7 @@ def _sglang(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str,
         "tensor_parallel_size": s.whole("tp_size"),
         "pipeline_parallel_size": s.whole("pp_size"),
         "dtype": _dtype(s.text("dtype")),
-        "kv_cache_dtype": None if cache == "auto" else _dtype(cache),
+        "kv_cache_dtype": "auto" if cache == "auto" else _dtype(cache),
         "max_model_len": _whole(facts, "context_length") or s.whole("context_length"),
         "max_num_seqs": s.whole("max_running_requests"),
         "block_size": s.whole("page_size"),
@@ -140,6 +149,7 @@ def _sglang_args(start: Start, facts: Mapping[str, Fact]) -> dict[str, Any]:
 def _llamacpp(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, Any]]:
     del start
     seqs = _whole(facts, "n_seq_max") or _whole(facts, "cache_seqs")
+    seqs = seqs or _whole(facts, "state_seqs") or _whole(facts, "state_cells")
     args: dict[str, Any] = {
         "ctx_size": _context(facts),
         "parallel": seqs,

@@ -1,42 +1,49 @@
 """Why a logged figure is not the predicted one: causes that are tried, not guessed.
 
-Every cause is a setting or rule that the log does not tell; it explains a difference where a plan
-with it gives every printed figure. Only the first that does is named.
+What was given against the log's own words comes first. Every other cause is a setting or rule that
+the log does not tell; it explains a difference where a plan with it gives every printed figure.
+Only the first that does is named, and as what may be where a single figure speaks for it: among so
+many causes one that is not may give one figure by chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
-
-import msgspec
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Difference, Fact, Predicted
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.units import format_bytes
+from kvcalc.core.units import format_bytes, format_count
 from kvcalc.engines import plan
-from kvcalc.measure.logs.dated import OTHER_RELEASES
+from kvcalc.measure.logs.causes import Cause, causes
+from kvcalc.measure.logs.overrides import Override, undone
 from kvcalc.measure.logs.predict import agrees, cache_budget, predicted
+from kvcalc.measure.logs.resolve import Resolved
 
-__all__ = ["Cause", "differing", "explained"]
+__all__ = ["MAY_BE", "Explained", "differing", "explained"]
+
+MAY_BE = "may be: "
+"""Before the sentence of a cause for which a single figure speaks."""
 
 _NEARLY = 0.5
 """A rank whose memory is less than this part of another's is another thing than a rank."""
 
 
+_ENOUGH = 2
+"""Figures that must speak for a cause so that it is said without a may be."""
+
+_SAME_FIGURE = frozenset(("kv_cache_tokens", "num_gpu_blocks", "available_kv_cache"))
+_SLACK = 0.01
+_K_V = ("k_size", "v_size")
+_OLD_STEP, _STEP = 32, 256
+"""Cells that llama.cpp padded to until 2025, and that it pads to."""
+
 _DRAFTS = ("draft ", "mtp ")
 """How the pools of a draft's context are named."""
-
-
-class Cause(NamedTuple):
-    """A cause: its name, in a sentence, and the deployment with it."""
-
-    name: str
-    why: str
-    deployment: Deployment | None = None
 
 
 def differing(facts: Mapping[str, Fact], found: Mapping[str, Predicted]) -> list[str]:
@@ -46,47 +53,133 @@ def differing(facts: Mapping[str, Fact], found: Mapping[str, Predicted]) -> list
     ]
 
 
+class Explained(NamedTuple):
+    """The differences with their causes, and what was planned with the cause in it.
+
+    Attributes:
+        differences: none where everything agrees.
+        plan, model, deployment: with the cause, where a plan has it; as they were where not.
+    """
+
+    differences: tuple[Difference, ...]
+    plan: CachePlan
+    model: ModelSpec
+    deployment: Deployment
+
+
 def explained(
+    found: Resolved,
     model: ModelSpec,
-    deployment: Deployment,
     made: CachePlan,
     facts: Mapping[str, Fact],
-    found: Mapping[str, Predicted],
-    *,
-    version_told: bool,
-) -> tuple[tuple[Difference, ...], CachePlan]:
-    """Return the differences with their causes, and the plan that has none where one was found."""
-    names = differing(facts, found)
+    told: Mapping[str, Predicted],
+) -> Explained:
+    """Return the differences with their causes.
+
+    Args:
+        found: the deployment of a start.
+        model: its model.
+        made: the plan of both.
+        facts: the log's figures.
+        told: kvcalc's.
+    """
+    deployment = found.deployment
+    names = differing(facts, told)
     if not names:
-        return (), made
-    cause, better = _cause(model, deployment, made, facts, names, version_told=version_told)
-    return tuple(
+        return Explained((), made, model, deployment)
+    cause = _cause(found, model, made, facts, names)
+    differences = tuple(
         Difference(
             name=name,
             logged=facts[name].printed,
-            predicted=found[name].text,
+            predicted=told[name].text,
             explained_by=None if cause is None else cause.name,
             why="" if cause is None else cause.why,
         )
         for name in names
-    ), better or made
+    )
+    if cause is None or cause.plan is None:
+        return Explained(differences, made, model, deployment)
+    return Explained(differences, cause.plan, cause.model or model, cause.deployment or deployment)
 
 
 def _cause(
+    found: Resolved,
+    model: ModelSpec,
+    made: CachePlan,
+    facts: Mapping[str, Fact],
+    names: list[str],
+) -> Cause | None:
+    if found.foreign:
+        return Cause("given model", found.foreign)
+    against = found.overrides
+    for some in _subsets(against):
+        own, deployment = undone(model, found.deployment, some)
+        tried = _tried(own, deployment, facts)
+        if tried is not None:
+            return _given(some, tried, own, deployment)
+    # What the log states stands: other causes are looked for beside it.
+    own, deployment = undone(model, found.deployment, against)
+    if against:
+        try:
+            made = plan(own, deployment)
+            names = differing(facts, predicted(made, facts)) or names
+        except KvcalcError:
+            return None
+    cause = _untold(found, own, deployment, made, facts, names)
+    if cause is None or not against:
+        return cause
+    name = ", ".join(f"given {one.name}" for one in against)
+    why = "; ".join(one.told for one in against)
+    return cause._replace(name=f"{name}, {cause.name}", why=f"{why}; {cause.why}", model=own)
+
+
+def _subsets(against: Sequence[Override]) -> Iterator[tuple[Override, ...]]:
+    """Yield each of what was given against the log alone, then all of it."""
+    for one in against:
+        yield (one,)
+    if len(against) > 1:
+        yield tuple(against)
+
+
+def _given(
+    some: tuple[Override, ...],
+    tried: CachePlan,
+    model: ModelSpec,
+    deployment: Deployment,
+) -> Cause:
+    """Return the cause that some of what was given is."""
+    name = ", ".join(f"given {one.name}" for one in some)
+    why = "; ".join(one.told for one in some) + ", with which every figure agrees"
+    return Cause(name, why, deployment, tried, model)
+
+
+def _tried(model: ModelSpec, deployment: Deployment, facts: Mapping[str, Fact]) -> CachePlan | None:
+    """Return the plan of a deployment if it gives every printed figure."""
+    try:
+        made = plan(model, deployment)
+        told = predicted(made, facts)
+    except KvcalcError:
+        return None
+    held = any(name in facts for name in told)
+    return made if held and not differing(facts, told) else None
+
+
+def _untold(
+    found: Resolved,
     model: ModelSpec,
     deployment: Deployment,
     made: CachePlan,
     facts: Mapping[str, Fact],
     names: list[str],
-    *,
-    version_told: bool,
-) -> tuple[Cause | None, CachePlan | None]:
+) -> Cause | None:
+    """Return the first cause that the log does not tell and that gives every figure."""
     if deployment.engine not in ("vllm", "vllm-ascend", "vllm-tpu"):
-        return _of_others(model, made, facts, names), None
+        return _of_others(model, made, facts, names)
     ranks = _of_ranks(deployment, made, facts)
     if ranks is not None:
-        return ranks, None
-    for cause in _causes(deployment, version_told=version_told):
+        return ranks
+    for cause in causes(deployment, found.stated, version_told=found.version_told):
         if cause.deployment is None:
             continue
         try:
@@ -95,17 +188,38 @@ def _cause(
         except KvcalcError:
             continue
         if told and not differing(facts, told):
-            return cause, tried
+            sure = _speak_for_it(facts, told, tried) >= _ENOUGH
+            why = cause.why if sure else MAY_BE + cause.why
+            return cause._replace(why=why, plan=tried)
         ranks = _of_ranks(cause.deployment, tried, facts)
         if ranks is not None:
-            return Cause(f"{cause.name}, {ranks.name}", f"{cause.why}; {ranks.why}"), tried
-    return None, None
+            why = f"{MAY_BE}{cause.why}; {ranks.why}"
+            return cause._replace(name=f"{cause.name}, {ranks.name}", why=why, plan=tried)
+    return None
+
+
+def _speak_for_it(facts: Mapping[str, Fact], told: Mapping[str, Predicted], made: CachePlan) -> int:
+    """Return how many figures agree that are not each other's in other words.
+
+    Blocks and tokens are one; of one memory and one maximum the concurrency is another only where
+    it is not the tokens over the maximum.
+    """
+    held = {name for name in told if name in facts}
+    count = len(held - _SAME_FIGURE - {"max_concurrency"})
+    count += bool(held & _SAME_FIGURE)
+    if "max_concurrency" in held:
+        tokens, times = facts.get("kv_cache_tokens"), facts["max_concurrency"]
+        if tokens is None or not isinstance(tokens.low, int) or times.low is None:
+            return count + (not held & _SAME_FIGURE)
+        ratio = tokens.low / made.max_model_len
+        count += not times.low - _SLACK <= ratio <= (times.high or 0) + _SLACK
+    return count
 
 
 def _of_ranks(deployment: Deployment, made: CachePlan, facts: Mapping[str, Fact]) -> Cause | None:
     """Say where the figures are those of a rank with less memory than the one that was logged."""
     memory = facts.get("available_kv_cache")
-    if memory is None or not isinstance(memory.low, int) or deployment.num_gpus == 1:
+    if memory is None or not isinstance(memory.low, int) or memory.said >= deployment.num_gpus:
         return None
     others = {name: fact for name, fact in facts.items() if name != "available_kv_cache"}
     span = cache_budget(made, others)
@@ -121,101 +235,12 @@ def _of_ranks(deployment: Deployment, made: CachePlan, facts: Mapping[str, Fact]
     )
 
 
-def _causes(deployment: Deployment, *, version_told: bool) -> Iterator[Cause]:
-    single = list(_single(deployment))
-    if not version_told:
-        for release in OTHER_RELEASES:
-            yield Cause(
-                "version's rules",
-                f"as vLLM {release} counts (the log does not say its version)",
-                msgspec.structs.replace(deployment, engine_version=release),
-            )
-    yield from single
-    if version_told:
-        return
-    for release in OTHER_RELEASES:
-        for cause in single:
-            if cause.deployment is not None:
-                changed = msgspec.structs.replace(cause.deployment, engine_version=release)
-                yield Cause(
-                    f"version's rules, {cause.name}", f"vLLM {release}, {cause.why}", changed
-                )
-
-
-_UNTOLD: tuple[tuple[str, str, str, tuple[tuple[str, Any], ...]], ...] = (
-    *(
-        (
-            "prefix caching",
-            f"{'with' if on else 'without'} prefix caching, which sets a state's blocks",
-            "enable_prefix_caching",
-            (("enable_prefix_caching", on),),
-        )
-        for on in (True, False)
-    ),
-    *(
-        (
-            "draft layers",
-            f"with {method} and {count} proposed tokens, whose layers keep K and V too",
-            "speculative_method",
-            (("speculative_method", method), ("num_speculative_tokens", count)),
-        )
-        for method in ("mtp", "eagle")
-        for count in (1, 2, 3, 4)
-    ),
-    *(
-        (
-            "other KV dtype",
-            f"with a cache in {dtype}",
-            "kv_cache_dtype",
-            (("kv_cache_dtype", dtype),),
-        )
-        for dtype in ("fp8", "bfloat16", "float32")
-    ),
-    (
-        "steps in flight",
-        "with steps one after the other, for which windows keep less room",
-        "async_scheduling",
-        (("async_scheduling", False),),
-    ),
-    (
-        "no hybrid manager",
-        "without the hybrid manager: windows keep every token",
-        "disable_hybrid_kv_cache_manager",
-        (("disable_hybrid_kv_cache_manager", True),),
-    ),
-    *(
-        ("block size", f"with blocks of {size} tokens", "block_size", (("block_size", size),))
-        for size in (32, 64, 128, 256)
-    ),
-    *(
-        (
-            "tensor parallel",
-            f"over {size} GPUs",
-            "tensor_parallel_size",
-            (("tensor_parallel_size", size),),
-        )
-        for size in (2, 4, 8)
-    ),
-)
-"""Cause, its sentence, the setting that a log leaves out, and what it is then."""
-
-
-def _single(deployment: Deployment) -> Iterator[Cause]:
-    """Yield settings that logs leave out, one at a time."""
-    if deployment.kv_cache_dtype != "auto":
-        why = f"with a cache in the model's own dtype, not in {deployment.kv_cache_dtype}"
-        own = msgspec.structs.replace(deployment, kv_cache_dtype="auto")
-        yield Cause("other KV dtype", why, own)
-    changed = deployment.changed()
-    for name, why, field, settings in _UNTOLD:
-        if field not in changed:
-            yield Cause(name, why, msgspec.structs.replace(deployment, **dict(settings)))
-
-
 def _of_others(
     model: ModelSpec, made: CachePlan, facts: Mapping[str, Fact], names: list[str]
 ) -> Cause | None:
     """Name what other engines' lines are of."""
+    if made.engine == "llama.cpp" and (padding := _padding(made, facts, names)) is not None:
+        return padding
     if names == ["kv_buffer"] and (parts := _parts_of(made, facts["kv_buffer"])):
         left = ", ".join(parts)
         return Cause("draft layers", f"the lines that are here leave out the cache of: {left}")
@@ -227,6 +252,25 @@ def _of_others(
         least, most = facts[spread].spread or ("", "")
         return Cause("minimum over ranks", f"ranks logged {least} to {most}")
     return None
+
+
+def _padding(made: CachePlan, facts: Mapping[str, Fact], names: list[str]) -> Cause | None:
+    """Say where a cache has cells that the rules of kvcalc's releases would have padded."""
+    size = facts.get("cache_size")
+    if size is None or size.low is None or not set(names) <= {"cache_size", "kv_buffer", *_K_V}:
+        return None
+    if "cache_size" not in names or len(made.rank.pools) != 1:
+        return None
+    (pool,) = made.rank.pools
+    held = pool.total_bytes(pool.units or 0)
+    cells = made.capacity(None).kv_cache_tokens
+    logged = round(Fraction(int(size.low) + int(size.high or 0), 2) * cells / max(1, held))
+    if not 0 < logged < cells or logged % _OLD_STEP or not logged % _STEP:
+        return None
+    if not size.low <= held * logged // cells <= (size.high or 0):
+        return None
+    why = f"the cache is of {format_count(logged)} cells, a multiple of {_OLD_STEP}"
+    return Cause("cells' padding", f"{why} and not of {_STEP}: an older release or a fork pads so")
 
 
 def _parts_of(made: CachePlan, fact: Fact) -> tuple[str, ...]:

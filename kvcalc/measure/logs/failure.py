@@ -8,7 +8,7 @@ from math import floor
 
 from kvcalc.core.logs import Fact, Predicted
 from kvcalc.core.units import format_bytes
-from kvcalc.measure.logs.predict import span_text
+from kvcalc.measure.logs.predict import agrees, span_text
 
 __all__ = ["failure", "highest_share", "least_fraction"]
 
@@ -16,15 +16,29 @@ _Facts = Mapping[str, Fact]
 
 
 def failure(
-    engine: str, flags: Mapping[str, int], facts: _Facts, found: Mapping[str, Predicted]
+    engine: str,
+    flags: Mapping[str, int],
+    facts: _Facts,
+    found: Mapping[str, Predicted],
+    error: str = "",
 ) -> str | None:
-    """Return what ended a start, with the arithmetic; None where nothing did."""
-    if "failed" not in flags:
-        return None
+    """Return what ended a start, with the arithmetic; None where nothing did.
+
+    Args:
+        engine: whose log it is.
+        flags: what its lines without figures say.
+        facts: its figures.
+        found: kvcalc's.
+        error: the error line that ended it; "" for none.
+    """
     for flag, told in _TOLD:
-        if flag in flags:
+        if flag in flags and "failed" in flags:
             return told(engine, facts, found)
-    return "the start failed"
+    if error:
+        return error
+    if "stopped" in flags:
+        return "the engine stopped; the log that is here does not tell why"
+    return "the start failed" if "failed" in flags else None
 
 
 def _printed(facts: _Facts, name: str, otherwise: str = "an unknown size") -> str:
@@ -57,13 +71,16 @@ def _too_long(engine: str, facts: _Facts, found: Mapping[str, Predicted]) -> str
 
 
 def _missing(facts: _Facts, need: Predicted | None) -> str:
+    """Return what is missing: of the log's own figures; of kvcalc's need where it tells none."""
     available, logged = facts.get("available_kv_cache"), facts.get("needed_memory")
     if available is None or not isinstance(available.low, int):
         return ""
-    low = need.low if need is not None else logged.low if logged is not None else None
-    high = need.high if need is not None else logged.high if logged is not None else None
-    if not isinstance(low, int) or not isinstance(high, int):
+    wanted = logged if logged is not None else need
+    if wanted is None or not isinstance(wanted.low, int) or not isinstance(wanted.high, int):
         return ""
+    if logged is not None and need is not None and agrees(logged, need):
+        wanted = need  # the same size with every digit
+    low, high = int(wanted.low or 0), int(wanted.high or 0)
     return span_text(max(0, low - int(available.high or 0)), high - available.low, "B")
 
 
@@ -112,7 +129,15 @@ def _nothing_left(engine: str, facts: _Facts, found: Mapping[str, Predicted]) ->
         share = least_fraction(facts)
         return told + (f"; from {share} on something is left" if share else "")
     available = _printed(facts, "available_kv_cache", "")
-    return "nothing is left for the cache" + (f": {available} available" if available else "")
+    told = "nothing is left for the cache" + (f": {available} available" if available else "")
+    weights, wanted = facts.get("weights_memory"), facts.get("requested_memory")
+    if weights is not None and wanted is not None and (weights.low or 0) > (wanted.high or 0):
+        told += f"; the weights alone ({weights.printed}) are more than the {wanted.printed} that"
+        told += " gpu_memory_utilization allows"
+        total = facts.get("total_memory")
+        if total is not None and (weights.low or 0) > (total.high or 0):
+            told += f", and than the card's {total.printed}"
+    return told
 
 
 def least_fraction(facts: _Facts) -> str:
@@ -135,15 +160,26 @@ def _card(facts: _Facts) -> int | None:
 
 
 def _allocation(engine: str, facts: _Facts, found: Mapping[str, Predicted]) -> str:
-    del found
     if engine.startswith("exllama"):
         return "the weights and the cache do not fit on the card: the whole length is allocated"
     size = facts.get("failed_memory") or facts.get("failed_bytes")
     told = "an allocation failed" if size is None else f"an allocation of {size.printed} failed"
-    cache = facts.get("cache_size")
+    cache, predicted = facts.get("cache_size"), found.get("cache_bytes")
+    if predicted is not None and size is not None and agrees(size, predicted):
+        told += f": it was the cache, {predicted.basis}"
     if cache is not None and size is not None:
         told += f"; the cache ({cache.printed}) was there already: it was not the cache"
     return told
+
+
+def _cache(engine: str, facts: _Facts, found: Mapping[str, Predicted]) -> str:
+    told = _allocation(engine, facts, found)
+    return told if "the cache" in told else f"{told}: it was the cache"
+
+
+def _graphs(engine: str, facts: _Facts, found: Mapping[str, Predicted]) -> str:
+    del engine, facts, found
+    return "the graphs could not be captured: they take memory beside the cache"
 
 
 def _prefill(engine: str, facts: _Facts, found: Mapping[str, Predicted]) -> str:
@@ -164,7 +200,9 @@ _TOLD = (
     ("too_long", _too_long),
     ("too_long_v0", _too_long),
     ("nothing_left", _nothing_left),
+    ("cache_failed", _cache),
     ("allocation", _allocation),
+    ("graphs", _graphs),
     ("prefill", _prefill),
     ("warm_up", _warm_up),
 )

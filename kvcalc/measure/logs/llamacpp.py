@@ -38,7 +38,10 @@ SHAPES: tuple[Shape, ...] = (
           keep="first"),
     shape("model buffer size", "<device:word> model buffer size ~= <model_buffer:MiB> MiB",
           keep="sum"),
+    shape("n_ctx ", "{llama_context|llama_new_context_with_model|llama_init_from_model}:"
+          " n_ctx ~= <n_ctx:tokens>", keep="first", changes=True),
     shape("n_ctx ", "n_ctx ~= <n_ctx:tokens>", keep="first"),
+    shape("server is listening", "server is listening", says="serving"),
     shape("n_ctx_per_seq", "n_ctx_per_seq ~= <n_ctx_seq:tokens>", keep="first"),
     shape("n_ctx_seq ", "n_ctx_seq ~= <n_ctx_seq:tokens>", keep="first"),
     shape("n_seq_max ", "n_seq_max ~= <n_seq_max:count>", keep="first"),
@@ -75,6 +78,12 @@ SHAPES: tuple[Shape, ...] = (
           says="allocation"),
     shape("failed to allocate", "failed to allocate [<failed_device_name:word> ]buffer[ of size "
           "<failed_bytes:bytes>]", ends=True, fails=True, says="allocation"),
+    shape("for kv cache", "failed to allocate buffer for kv cache", ends=True, fails=True,
+          says="cache_failed"),
+    shape("failed to initialize the context", "failed to initialize the context", ends=True,
+          fails=True, says="stopped"),
+    shape("exiting due to model loading", "exiting due to model loading error", ends=True,
+          fails=True, says="stopped"),
     shape("msg=offload", "layers.requested=<layers_requested:count> layers.model="
           "<layers_in_all:count> layers.offload=<layers_on_gpu:count>", opens=True),
     shape("memory.required.full", 'memory.required.full="<estimated_full:size>"'),

@@ -21,7 +21,7 @@ TENSORRT_LLM: tuple[Shape, ...] = (
     shape("tokens per block", "Number of tokens per block: <block_size:tokens>"),
     shape("for max tokens in paged KV cache",
           "Allocated <pool_memory:GiB> GiB for max tokens in paged KV cache"
-          " (<kv_cache_tokens:tokens>)", ends=True),
+          " (<kv_cache_tokens:some>)", ends=True),
     shape("KV cache pages per sequence", "Max KV cache pages per sequence:"
           " <blocks_per_sequence:blocks>"),
     shape("KV cache blocks per sequence", "Max KV cache blocks per sequence:"
@@ -30,7 +30,7 @@ TENSORRT_LLM: tuple[Shape, ...] = (
           "<max_num_seqs:count>, max_num_tokens=<max_num_batched_tokens:tokens>"),
     shape("exceeds the KV cache manager's maximum", "max KV cache length of input sequences"
           " (<asked_tokens:tokens>) exceeds the KV cache manager's maximum supported length"
-          " (<max_model_len_that_fits:tokens>)", ends=True, fails=True, says="too_long"),
+          " (<max_model_len_that_fits:tokens>)", says="request_refused"),
     shape("device quota set to", "KV cache manager v2 device quota set to <pool_memory:GiB>~GiB",
           ends=True),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.core.search import first_that
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.engines import start_up_log
+from kvcalc.measure.logs.derived import paged_blocks
 from kvcalc.measure.logs.starts import starts_of
 
 __all__ = ["Span", "agrees", "cache_budget", "predicted", "span_text"]
@@ -203,6 +204,20 @@ def _printed(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, 
             yield name, _made(fact.low, fact.high, fact.unit, basis)
     if plan.engine == "llama.cpp":
         yield from _devices(plan, facts)
+        yield from _that_failed(plan, facts)
+
+
+def _that_failed(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
+    """Yield the cache that an allocation which failed was of, if it was one."""
+    size = facts.get("failed_memory") or facts.get("failed_bytes")
+    if size is None or "cache_size" in facts:
+        return
+    for rank in plan.ranks:
+        for pool in rank.pools:
+            held = pool.total_bytes(pool.units or 0)
+            found = _made(held, held, "B", f"{format_count(plan.max_model_len)} tokens by kvcalc")
+            if agrees(size, found):
+                yield "cache_bytes", found
 
 
 def _devices(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
@@ -226,6 +241,9 @@ def _tensorrt(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str,
         basis = f"nine tenths (free_gpu_memory_fraction's default) of {free.printed} free"
         ends = logged_figures(plan, max(1, low)), logged_figures(plan, max(1, high))
         counts = [(end.num_blocks or 0) for end in ends]
+        if plan.split == "tokens" and (span := paged_blocks(plan, facts)) is not None:
+            counts = [*span]
+            low, high = (count * (unit or 0) for count in span)
         yield "num_gpu_blocks", _made(counts[0], counts[1], "blocks", basis)
         held = _made(counts[0] * block, counts[1] * block, "tokens", basis)
         yield "kv_cache_tokens", held

@@ -78,6 +78,7 @@ class Stripped(NamedTuple):
         rank: the process that said it, without its pid: `Worker_TP0`, `TP3`; "" for none.
         file, number: the source line that said it: `gpu_worker.py`, 298; "" and 0 for none.
         times: how many processes said the same (Ray's `[repeated 30x across cluster]`).
+        pid: the process's number, which another start has not; "" where nothing tells it.
     """
 
     text: str
@@ -86,6 +87,7 @@ class Stripped(NamedTuple):
     file: str = ""
     number: int = 0
     times: int = 1
+    pid: str = ""
 
 
 def strip(line: str) -> Stripped:
@@ -97,13 +99,14 @@ def strip(line: str) -> Stripped:
     line = _plain(line)
     if line.startswith("{") and '"' in line:
         line = _plain(_of_json(line))
-    source = rank = file = ""
+    source = rank = file = pid = ""
     number, at = 0, len(line) - len(line.lstrip(" \t"))
     for _ in range(_MOST):
         if not source and (match := _first(_SOURCES, line, at)):
             source = match["source"]
         elif match := _first(_RANKS, line, at):
             rank = _joined(rank, match)
+            pid = pid or match.groupdict().get("pid") or ""
         elif match := _first(_STAMPS, line, at):
             pass
         elif match := _FILE.match(line, at):
@@ -112,7 +115,8 @@ def strip(line: str) -> Stripped:
             break
         at = match.end()
     match = _REPEATED.search(line) if "[repeated " in line else None
-    return Stripped(line[at:], source, rank, file, number, int(match["times"]) if match else 1)
+    times = int(match["times"]) if match else 1
+    return Stripped(line[at:], source, rank, file, number, times, pid)
 
 
 def _plain(line: str) -> str:

@@ -18,8 +18,10 @@ from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Fact, Named
 from kvcalc.core.model import ModelSpec
 from kvcalc.measure.logs.dated import release_of
-from kvcalc.measure.logs.engine_settings import settings_from
+from kvcalc.measure.logs.engine_settings import settings_from, stated_by
+from kvcalc.measure.logs.errors import shortened
 from kvcalc.measure.logs.gguf_lines import model_of
+from kvcalc.measure.logs.overrides import Override, foreign, overrides
 from kvcalc.measure.logs.starts import Start
 from kvcalc.models.presets import load_gpu, load_model_preset
 
@@ -35,6 +37,7 @@ class Given(NamedTuple):
         args: engine_args.
         weights_bytes, quantization: of the model's weights.
         folders: folders of presets that come before kvcalc's.
+        engine: whose log it is said to be; None for whatever it is.
     """
 
     model: ModelSpec | None = None
@@ -43,6 +46,7 @@ class Given(NamedTuple):
     weights_bytes: int | None = None
     quantization: str | None = None
     folders: Sequence[Path] = ()
+    engine: str | None = None
 
 
 NOTHING = Given()
@@ -58,6 +62,9 @@ class Resolved(NamedTuple):
         named: what it was made of, each with its source.
         version_told: the log or the user says which release it is.
         notes: what was assumed or could not be read.
+        stated: settings that the log or the user says: no other value of theirs is a cause.
+        overrides: what was given against what the log says.
+        foreign: what speaks against a model that was given; "" for nothing.
     """
 
     model: ModelSpec | None
@@ -65,6 +72,9 @@ class Resolved(NamedTuple):
     named: tuple[Named, ...]
     version_told: bool
     notes: tuple[str, ...]
+    stated: frozenset[str] = frozenset()
+    overrides: tuple[Override, ...] = ()
+    foreign: str = ""
 
 
 _WEIGHTS_ONLY = re.compile(
@@ -81,23 +91,31 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
     notes: list[str] = []
     model = _model(start, given, named, notes)
     fields, args = settings_from(start, facts)
-    told = True
-    if "engine_version" not in given.settings:
-        dated = release_of(start, dict(facts))
-        told = dated.told
-        if dated.version is not None:
-            fields["engine_version"] = (dated.version, dated.source)
-            if not told:
-                notes.append(
-                    f"the log does not say its version: taken as {dated.version}"
-                    f" ({dated.source}); --engine-version says another"
-                )
-    if "card" in facts and "gpu" not in given.settings:
-        name = facts["card"].printed
-        fields["gpu"] = (_card(name, given.folders), f"the log: {name:.60}")
-        if fields["gpu"][0] is None:
-            notes.append(f"the log's card {name!r:.60} is none that kvcalc knows: --gpu")
-    deployment = _deployed(Deployment(engine=_engine(start)), fields, given, named, notes)
+    dated = release_of(start, dict(facts))
+    told = dated.told or "engine_version" in given.settings
+    if dated.version is not None and (dated.told or "engine_version" not in given.settings):
+        fields["engine_version"] = (dated.version, dated.source)
+        if not told:
+            notes.append(
+                f"the log does not say its version: taken as {dated.version}"
+                f" ({dated.source}); --engine-version says another"
+            )
+    if "card" in facts:
+        name = shortened(facts["card"].printed, 60)
+        fields["gpu"] = (_card(facts["card"].printed, given.folders), f"the log: {name}")
+        if fields["gpu"][0] is None and "gpu" not in given.settings:
+            notes.append(f"the log's card {name!r} is none that kvcalc knows: --gpu")
+    against = [*overrides(fields, args, given.settings, given.args)]
+    logged = _logged_model(start, given)
+    if model is not None and logged is not None and logged.layers != model.layers:
+        against.insert(0, Override("model", "model", model.name, logged.name, logged))
+    notes += [f"{one.told}: what is given is taken" for one in against]
+    strange = ""
+    if given.model is not None and "architecture" in facts and logged is None:
+        strange = foreign(facts["architecture"].printed, given.model)
+        notes += [strange] if strange else []
+    bare = Deployment(engine=given.engine or _engine(start))
+    deployment = _deployed(bare, fields, given, named, notes)
     own = {name: value for name, value in args.items() if name not in given.args}
     named += [Named(name=n, value=str(v), source="the log") for n, v in own.items()]
     for name, value in {**given.settings, **given.args}.items():
@@ -109,7 +127,16 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         deployment = msgspec.structs.replace(
             deployment, gpu=load_gpu(deployment.gpu, given.folders)
         )
-    return Resolved(model, deployment, tuple(named), told, tuple(notes))
+    return Resolved(
+        model=model,
+        deployment=deployment,
+        named=tuple(named),
+        version_told=told,
+        notes=tuple(notes),
+        stated=stated_by(start, fields) | frozenset(given.settings),
+        overrides=tuple(against),
+        foreign=strange,
+    )
 
 
 def _deployed(
@@ -159,6 +186,22 @@ def _engine(start: Start) -> str:
 # ------------------------------------------------------------------------- the model
 
 
+_NAMES = (
+    *("model", "model_path", "model_id", "general.name", "str general.name"),
+    "served_model_name",
+)
+"""What a log may call its model by, the best first."""
+
+
+def _logged_model(start: Start, given: Given) -> ModelSpec | None:
+    """Return the model that the log itself tells where another is given; None for none."""
+    if given.model is None:
+        return None
+    found = model_of(start, []) if start.engine == "llama.cpp" else None
+    name = start.settings.text(*_NAMES)
+    return found or (None if name is None else _preset(name, given.folders)[0])
+
+
 def _model(start: Start, given: Given, named: list[Named], notes: list[str]) -> ModelSpec | None:
     if given.model is not None:
         named.append(Named(name="model", value=given.model.name, source="given"))
@@ -168,22 +211,20 @@ def _model(start: Start, given: Given, named: list[Named], notes: list[str]) -> 
         if found is not None:
             named.append(Named(name="model", value=found.name, source="the log's key-values"))
             return found
-    name = start.settings.text(
-        "model", "model_path", "model_id", "general.name", "str general.name", "served_model_name"
-    )
+    name = start.settings.text(*_NAMES)
     if name is None:
         notes.append("the log names no model: --model NAME says which it is")
         return None
     preset, why = _preset(name, given.folders)
     if preset is None:
         notes.append(
-            f"the log's model {name!r:.80} is no preset: --model NAME or --config FILE says what it"
-            " is"
+            f"the log's model {shortened(name, 80)!r} is no preset: --model NAME or --config FILE"
+            " says what it is"
         )
         return None
     if why:
         notes.append(why)
-    named.append(Named(name="model", value=preset.name, source=f"the log: {name:.80}"))
+    named.append(Named(name="model", value=preset.name, source=f"the log: {shortened(name, 80)}"))
     return preset
 
 
@@ -213,7 +254,10 @@ def _preset(name: str, folders: Sequence[Path]) -> tuple[ModelSpec | None, str]:
             continue
         shorter = text == bare and bare != short.lower()
         why = (
-            f"{short:.60} is taken as {found.name}: {cut[:40]} is about weights" if shorter else ""
+            f"{shortened(short, 60)} is taken as {found.name}: {shortened(cut, 40)} is about"
+            " weights"
+            if shorter
+            else ""
         )
         return found, why
     return None, ""

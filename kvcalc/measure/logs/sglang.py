@@ -33,27 +33,31 @@ SHAPES: tuple[Shape, ...] = (
     shape("emory pool end", "Memory pool end. avail mem=<free_after_pool:GiB> GB", keep="least"),
     shape("apture cuda graph end", "Capture cuda graph end.…mem usage=<graph_memory:GiB> GB",
           keep="most"),
-    shape("max_total_num_tokens=", "max_total_num_tokens=<max_total_num_tokens:tokens>",
+    shape("max_total_num_tokens=", "¬max_total_num_tokens=<max_total_num_tokens:tokens>",
           keep="least", ends=True),
     shape("max_total_num_tokens=", "chunked_prefill_size=<chunked_prefill_size:tokens>"),
     shape("max_total_num_tokens=", "max_running_requests=<max_running_requests:count>"),
     shape("context_len=", "context_len=<context_length:tokens>"),
     shape("emory profiling: available_gpu_memory",
           "available_gpu_memory=<free_after_weights:GiB> GB, total_gpu_memory=<total_memory:GiB>"
-          " GB, mem_fraction_static=<mem_fraction_static:share>, rest_memory="
+          " GB, mem_fraction_static=<mem_fraction_static:fraction>, rest_memory="
           "<available_kv_cache:GiB> GB", keep="least"),
     shape("memory calculation: bytes_per_full_token",
           "bytes_per_full_token=<bytes_per_full_token:bytes-2>, available_bytes="
           "<available_kv_cache:GiB> GB, full_token=<full_tokens:tokens>", keep="least"),
     shape("leave no GPU memory for the KV cache",
           "leave no GPU memory for the KV cache under --mem-fraction-static="
-          "<mem_fraction_static:share>", ends=True, fails=True, says="nothing_left"),
+          "<mem_fraction_static:fraction>", ends=True, fails=True, says="nothing_left"),
     shape("Not enough memory. Please try to increase --mem-fraction-static",
           "Not enough memory. Please try to increase --mem-fraction-static",
           ends=True, fails=True, says="nothing_left"),
     shape("is larger than the profiled value",
           "max_total_tokens=<max_total_tokens:tokens> is larger than the profiled value "
           "<profiled_tokens:tokens>", keep="least"),
+    shape("#swa tokens", "#full tokens: <full_tokens:tokens>, #swa tokens: <window_tokens:tokens>",
+          keep="least"),
+    shape("apture cuda graph failed", "Capture cuda graph failed", ends=True, fails=True,
+          says="graphs"),
     shape("full_max_total_num_tokens", "full_max_total_num_tokens[=][: ]<full_tokens:tokens>",
           keep="least"),
     shape("swa_max_total_num_tokens", "swa_max_total_num_tokens[=][: ]<window_tokens:tokens>",

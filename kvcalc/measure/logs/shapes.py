@@ -4,7 +4,8 @@ A template is the line as the engine prints it, with
 
 * `<name:kind>` for a figure or a word (see KINDS),
 * `[...]` for a part that may be missing, `{a|b}` for one of several,
-* a blank for any run of blanks, `~` for a run that may be empty, `…` for anything short.
+* a blank for any run of blanks, `~` for a run that may be empty, `…` for anything short,
+* `¬` where no letter, digit or `_` stands before.
 
 Nothing repeats without a bound and nothing that repeats stands in a repetition, so that the time
 is linear in the line.
@@ -25,6 +26,7 @@ Keep = Literal["least", "most", "first", "last", "sum"]
 """Which of several figures of one name counts: of ranks the least or most, else by order."""
 
 _INT = r"-?\d{1,3}(?:,\d{3}){1,8}(?!\d)|-?\d{1,20}"
+_SOME = r"[1-9]\d{0,2}(?:,\d{3}){1,8}(?!\d)|[1-9]\d{0,19}"
 _DEC = r"-?\d{1,15}(?:\.\d{1,12})?"
 _WORD = r"[^\s,;()\[\]{}'\"]{1,200}"
 _OWN = r"-?\d{1,15}(?:\.\d{1,6})?[ \t]?(?:bytes|[KMGTP]i?B|B)\b"
@@ -58,10 +60,12 @@ KINDS = {
     "bytes-2": Kind(_DEC, "B", 1, 2),
     "size": Kind(_OWN, "B", 1, 0),
     "tokens": Kind(_INT, "tokens"),
+    "some": Kind(_SOME, "tokens"),
     "blocks": Kind(_INT, "blocks"),
     "count": Kind(_INT, "count"),
     "times": Kind(_DEC, "times", 1, 2),
     "share": Kind(_DEC, "share", 1, 2),
+    "fraction": Kind(_DEC, "share", 1, 9),  # as it was given, every digit
     "share-4": Kind(_DEC, "share", 1, 4),
     "percent": Kind(_DEC, "count", 1, 2),
     "word": Kind(_WORD, "text"),
@@ -97,7 +101,10 @@ class Shape(NamedTuple):
         expression: with a group for each figure.
         kinds: of the figures, by name.
         keep: which of several counts.
-        opens: a start begins with it, if this start has it already.
+        opens: a start begins with it, if this start has it already and was sized.
+        once: a process prints it once a start: its second is of the next, sized or not.
+        changes: a start has one value of it: another, once it was sized, is of the next.
+        dates: the source line that prints it tells the release.
         ends: a start is sized (or has failed) with it; an opening figure after it is of the next.
         fails: the start ends with it.
         says: a flag that the line sets, where it holds no figure.
@@ -113,10 +120,21 @@ class Shape(NamedTuple):
     fails: bool = False
     says: str = ""
     numbered: bool = False
+    once: bool = False
+    changes: bool = False
+    dates: bool = False
 
 
 _PIECE = re.compile(r"<(?P<name>\w+):(?P<kind>[\w-]+)>|.", re.DOTALL)
-_PLAIN = {" ": r"[ \t]{1,20}", "~": r"[ \t]{0,20}", "[": "(?:", "]": ")?", "{": "(?:", "}": ")"}
+_PLAIN = {
+    " ": r"[ \t]{1,20}",
+    "¬": r"(?<!\w)",
+    "~": r"[ \t]{0,20}",
+    "[": "(?:",
+    "]": ")?",
+    "{": "(?:",
+    "}": ")",
+}
 
 
 def shape(
@@ -129,6 +147,9 @@ def shape(
     fails: bool = False,
     says: str = "",
     numbered: bool = False,
+    once: bool = False,
+    changes: bool = False,
+    dates: bool = False,
 ) -> Shape:
     """Return the shape of a template; see the module for how one is written."""
     parts: list[str] = []
@@ -147,7 +168,9 @@ def shape(
             depth += (text == "{") - (text == "}")
             parts.append(_PLAIN.get(text) or re.escape(text))
     made = re.compile("".join(parts), re.ASCII)
-    return Shape(needle, made, kinds, keep, opens, ends, fails, says, numbered)
+    return Shape(
+        needle, made, kinds, keep, opens, ends, fails, says, numbered, once, changes, dates
+    )
 
 
 def read(text: str, kind_name: str) -> Reading:

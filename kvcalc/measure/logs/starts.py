@@ -2,15 +2,18 @@
 
 Lines of several containers, ranks and engines may be mixed. A start is of one container and one
 engine; the next begins with a line that this one has had already, by the same process, once it was
-sized or had failed.
+sized or had failed; with a line that a process prints once a start; or with another process of the
+same name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from kvcalc.core.logs import Fact
 from kvcalc.measure.logs.catalogue import BY_ENGINE, OOM_WORDS, matters
+from kvcalc.measure.logs.errors import ERROR_WORDS, Ending
 from kvcalc.measure.logs.prefixes import Stripped, strip
 from kvcalc.measure.logs.settings import Settings, settings_of
 from kvcalc.measure.logs.shapes import Reading, Shape, read
@@ -20,6 +23,10 @@ __all__ = ["Start", "starts_of"]
 _MOST_READINGS = 1024  # of one figure: more processes than any start has
 _MOST_STARTS = 10_000
 _MOST_OOM_LINES = 64
+_MOST_DEVICES = 256
+_SHARED_NAMES = ("Vllm", "Ray")
+"""Names that several processes of one start have."""
+
 _LONG = 4_000  # characters of an out-of-memory line that are kept
 
 _SHAPES: tuple[tuple[str, Shape], ...] = tuple(
@@ -36,10 +43,12 @@ class Start:
         first, last: lines that belong to it.
         settings: what its lines say that it was started with.
         flags: what lines without figures say: `too_long`, `others_hold`, `ascend`, ...
-        files: source file -> line number in it, as printed: they date a log.
+        files: source file -> line number in it, as printed, of messages that date a log.
         oom: lines of an out-of-memory text.
         sized: the cache was sized, or the start has failed.
         one_line: tokens and concurrency are in one line.
+        ending: the error that ended it, if one did.
+        devices: device -> figure -> [least, most] bytes of its lines together.
     """
 
     def __init__(self, engine: str, source: str, line: int) -> None:
@@ -52,6 +61,10 @@ class Start:
         self.oom: list[str] = []
         self.sized = False
         self.one_line = False
+        self.ending = Ending()
+        self.devices: dict[str, dict[str, list[int]]] = {}
+        self._told = line  # the last line with a figure
+        self._pids: dict[str, str] = {}
         self._readings: dict[str, list[tuple[str, int, int, Reading]]] = {}
         self._keep: dict[str, str] = {}
         self._said: set[tuple[str, int]] = set()
@@ -69,11 +82,32 @@ class Start:
         found = self._readings.get("build")
         return int(found[-1][3].low or 0) if found else None
 
-    def ends_before(self, shape_id: int, shape: Shape, rank: str) -> bool:
+    @property
+    def died(self) -> bool:
+        """Whether an error came last: nothing was told behind it."""
+        return "failed" in self.flags or self.ending.last > self._told
+
+    def ends_before(self, shape_id: int, shape: Shape, stripped: Stripped) -> bool:
         """Whether a line is the first of the next start."""
-        if not shape.opens or (rank, shape_id) not in self._said:
+        rank = stripped.rank
+        known = self._pids.get(rank, stripped.pid)
+        if stripped.pid != known and stripped.pid and not rank.startswith(_SHARED_NAMES):
+            return True
+        if (rank, shape_id) not in self._said:
             return False
-        return self.sized or not shape.kinds
+        if shape.changes:
+            return self.sized and "draft" not in self.flags and self._changes(shape, stripped.text)
+        if shape.once and (rank or (self.settings.whole("data_parallel_size") or 1) == 1):
+            return True
+        return shape.opens and (self.sized or not shape.kinds)
+
+    def _changes(self, shape: Shape, text: str) -> bool:
+        """Whether a line has another value than this start's, or comes after it served."""
+        match = shape.expression.search(text)
+        name = next(iter(shape.kinds))
+        if match is None or name not in self._readings:
+            return False
+        return "serving" in self.flags or match[name] != self._readings[name][0][3].printed
 
     def add(self, shape_id: int, shape: Shape, stripped: Stripped, line: int) -> bool:
         """Take what a line tells by one shape; whether it has that shape."""
@@ -83,30 +117,50 @@ class Start:
             key = (stripped.rank, shape_id)
             count = self._counts[key] = self._counts.get(key, 0) + 1
             ending = f"_{count}" if shape.numbered and count > 1 else ""
+            self._take_device(match, shape)
             for name, kind in shape.kinds.items():
                 text = match[name]
-                if text is not None:
+                if text is not None and name != "device":
                     self._take(name + ending, shape.keep, stripped, line, read(text.strip(), kind))
         if not found:
             return False
+        self._note(shape_id, shape, stripped, line)
+        return True
+
+    def _note(self, shape_id: int, shape: Shape, stripped: Stripped, line: int) -> None:
+        """Remember that a line of a shape was said, by whom and where."""
         self._said.add((stripped.rank, shape_id))
+        if stripped.pid:
+            self._pids.setdefault(stripped.rank, stripped.pid)
         if "Maximum concurrency" in stripped.text and "KV cache size" in stripped.text:
             self.one_line = True
-        if shape.says:
-            self.flags[shape.says] = self.flags.get(shape.says, 0) + 1
-        if shape.fails:
-            self.flags["failed"] = self.flags.get("failed", 0) + 1
+        for flag in (shape.says, "failed" if shape.fails else ""):
+            if flag:
+                self.flags[flag] = self.flags.get(flag, 0) + 1
         self.sized = self.sized or shape.ends
-        if stripped.file:
+        if not shape.fails:
+            self._told = line
+        if stripped.file and shape.dates:
             self.files.setdefault(stripped.file, stripped.number)
         self.last = line
-        return True
 
     def _take(self, name: str, keep: str, stripped: Stripped, line: int, reading: Reading) -> None:
         taken = self._readings.setdefault(name, [])
         self._keep.setdefault(name, keep)
         if len(taken) < _MOST_READINGS:
             taken.append((stripped.rank, line, stripped.times, reading))
+
+    def _take_device(self, match: re.Match[str], shape: Shape) -> None:
+        """Add what a line says of one device to what its other lines say of it."""
+        if shape.keep != "sum" or "device" not in shape.kinds or len(self.devices) > _MOST_DEVICES:
+            return
+        of = self.devices.setdefault(match["device"], {})
+        for name, kind in shape.kinds.items():
+            if name != "device":
+                found = read(match[name], kind)
+                both = of.setdefault(name, [0, 0])
+                both[0] += int(found.low or 0)
+                both[1] += int(found.high or 0)
 
     def facts(self) -> dict[str, Fact]:
         """Return every figure, that of the rank that counts where ranks differ."""
@@ -121,8 +175,8 @@ def _fact(taken: list[tuple[str, int, int, Reading]], keep: str) -> Fact:
     spread = None
     if numbers and keep in ("least", "most"):
         ordered = sorted(numbers, key=lambda entry: (entry[3].low or 0, entry[1]))
-        _, line, _, reading = ordered[0 if keep == "least" else -1]
-        if ordered[0][3] != ordered[-1][3]:
+        _, line, _, reading = _finest(ordered, ordered[0 if keep == "least" else -1])
+        if (ordered[0][3].high or 0) < (ordered[-1][3].low or 0):
             spread = (ordered[0][3].printed, ordered[-1][3].printed)
     elif numbers and keep == "sum":
         _, line, _, reading = taken[0]
@@ -143,6 +197,17 @@ def _fact(taken: list[tuple[str, int, int, Reading]], keep: str) -> Fact:
     )
 
 
+def _finest(
+    taken: list[tuple[str, int, int, Reading]], chosen: tuple[str, int, int, Reading]
+) -> tuple[str, int, int, Reading]:
+    """Return the entry with the most digits of those that can be the same number as one."""
+    low, high = chosen[3].low or 0, chosen[3].high or 0
+    same = [e for e in taken if (e[3].low or 0) <= high and low <= (e[3].high or 0)]
+    return min(
+        same or [chosen], key=lambda entry: ((entry[3].high or 0) - (entry[3].low or 0), entry[1])
+    )
+
+
 def starts_of(lines: Iterable[tuple[int, str]]) -> list[Start]:
     """Return the starts in a log, in the order of their first lines.
 
@@ -159,6 +224,8 @@ def starts_of(lines: Iterable[tuple[int, str]]) -> list[Start]:
         _take_settings(open_, stripped, number)
         if any(word in stripped.text for word in OOM_WORDS):
             _take_oom(open_, stripped, engine, number)
+        elif any(word in stripped.text for word in ERROR_WORDS):
+            _take_error(open_, stripped, number)
         if len(done) > _MOST_STARTS:
             del done[: _MOST_STARTS // 2]
     return sorted([*done, *open_.values()], key=lambda start: start.first)
@@ -174,7 +241,7 @@ def _take_shapes(
             continue
         key = (stripped.source, engine)
         start = open_.get(key)
-        if start is not None and start.ends_before(shape_id, shape, stripped.rank):
+        if start is not None and start.ends_before(shape_id, shape, stripped):
             done.append(start)
             start = None
         if start is None:
@@ -192,6 +259,15 @@ def _take_settings(open_: dict[tuple[str, str], Start], stripped: Stripped, numb
             start = open_[key] = Start(engine, stripped.source, number)
         start.settings.update_from(found, number)
         start.last = max(start.last, number)
+
+
+def _take_error(open_: dict[tuple[str, str], Start], stripped: Stripped, number: int) -> None:
+    """Keep an error with the start that it may have ended: its container's latest."""
+    mine = [start for (where, _), start in open_.items() if where == stripped.source]
+    if mine:
+        start = max(mine, key=lambda one: one.last)
+        if start.ending.take(stripped.text, number):
+            start.last = max(start.last, number)
 
 
 def _take_oom(

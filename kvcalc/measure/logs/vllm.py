@@ -31,7 +31,7 @@ _V0 = (
 
 _MEMORY = (
     shape("vailable KV cache memory", "Available KV cache memory: <available_kv_cache:GiB> GiB",
-          keep="least", opens=True),
+          keep="least", opens=True, dates=True),
     shape("for KV cache on node", "set (<available_kv_cache:GiB>/<free_memory:GiB>) GiB for KV"
           " cache on node", keep="least", opens=True),  # the CPU backend
     shape("odel loading took", "Model loading took <weights_memory:GiB> {GB|GiB}", keep="most"),
@@ -53,7 +53,8 @@ _MEMORY = (
           " <utilization_with_graphs:share-4> to maintain"),
     shape("Free memory on device",
           "Free memory on device (<free_memory:GiB>/<total_memory:GiB> GiB) on startup. Desired GPU"
-          " memory utilization is (<gpu_memory_utilization:share>, <requested_memory:GiB> GiB)."),
+          " memory utilization is (<gpu_memory_utilization:fraction>, <requested_memory:GiB>"
+          " GiB)."),
     shape("Actual usage is",
           "Actual usage is <weights_memory:GiB> GiB for weight[s][(s)], <activation_memory:GiB> GiB"
           " for peak activation, <non_torch_memory:GiB> GiB for non-torch memory, and"
@@ -73,13 +74,13 @@ _MEMORY = (
     shape("is less than desired GPU memory utilization",
           "Free memory on device[ {cuda|npu|xpu|hpu}:<device:count>] (<free_memory:GiB>/"
           "<total_memory:GiB> GiB) on startup is less than desired GPU memory utilization"
-          " (<gpu_memory_utilization:share>, <requested_memory:GiB> GiB)",
+          " (<gpu_memory_utilization:fraction>, <requested_memory:GiB> GiB)",
           ends=True, fails=True, says="others_hold"),
 )  # fmt: skip
 
 _SIZE = (
     shape("KV cache size:", "{GPU|CPU|NPU|TPU|XPU} KV cache size: <kv_cache_tokens:tokens> tokens",
-          keep="least", ends=True),
+          keep="least", ends=True, dates=True),
     shape("Maximum concurrency for",
           "Maximum concurrency for <max_model_len:tokens> tokens per request:"
           " <max_concurrency:times>x", keep="least", ends=True),
@@ -127,10 +128,15 @@ _SHAPE = (
 
 _START = (
     shape("vLLM API server version", "vLLM API server version[:] <engine_version:word>",
-          opens=True),
+          opens=True, once=True),
     shape("█  version ", "█ version <engine_version:word>", opens=True),  # its banner
     shape("LLM engine (v", "Initializing a[n] [V0 ][V1 ]LLM engine (v<engine_version:word>)"
-          " with config:", opens=True),
+          " with config:", opens=True, once=True),
+    shape("esolved architecture", "Resolved architecture: <architecture:word>", keep="first"),
+    shape("failed to start", "{EngineCore|Engine process|Engine core} failed to start",
+          ends=True, fails=True, says="stopped"),
+    shape("ngine core init", "Engine core initialization failed", ends=True, fails=True,
+          says="stopped"),
     shape("lugin ascend", "Platform plugin ascend", says="ascend"),
     shape("NPU blocks", "NPU blocks", says="ascend"),
     shape("NPU graph memory", "NPU graph memory", says="ascend"),

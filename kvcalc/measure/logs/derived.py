@@ -1,0 +1,212 @@
+"""Settings that a log does not name, and that its figures give: one value alone makes them.
+
+A context of llama.cpp by the bytes of its cache, LMDeploy's and TensorRT-LLM's tokens a block by
+the bytes or number of blocks, TGI's kernels by the tokens of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import KvcalcError
+from kvcalc.core.logs import Fact
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import cdiv
+from kvcalc.engines import plan
+
+__all__ = ["Derived", "derived", "paged_blocks"]
+
+_BLOCKS = (8, 16, 32, 64, 128, 256)
+_CELLS, _MOST_CELLS = 1024, 2**30
+_OLD_STEP = 32
+"""Cells that llama.cpp of 2024, and what was forked from it, pads to."""
+
+_DRAFTS = ("draft ", "mtp ")
+_KERNELS = {1: "flashinfer", 16: "paged", 256: "flashdecoding"}
+"""TGI: tokens a block -> the kernels that have such (server models/globals.py)."""
+
+
+class Derived(NamedTuple):
+    """A setting that the figures give.
+
+    Attributes:
+        name: of a field of Deployment, or of an engine's argument.
+        value: what it is.
+        argument: it is an engine's argument.
+        source: the figure that gives it.
+    """
+
+    name: str
+    value: Any
+    argument: bool
+    source: str
+
+
+def derived(model: ModelSpec, deployment: Deployment, facts: Mapping[str, Fact]) -> Derived | None:
+    """Return what the figures of a log say of its settings; None for nothing.
+
+    Args:
+        model: of the start.
+        deployment: as far as it is known; what is given there is left as it is.
+        facts: the log's figures.
+    """
+    rule = _RULES.get(deployment.engine)
+    try:
+        return None if rule is None else rule(model, deployment, facts)
+    except KvcalcError:
+        return None
+
+
+def _with(deployment: Deployment, **args: Any) -> Deployment:
+    return msgspec.structs.replace(deployment, engine_args={**deployment.engine_args, **args})
+
+
+def _range(facts: Mapping[str, Fact], name: str) -> tuple[int, int] | None:
+    fact = facts.get(name)
+    if fact is None or not isinstance(fact.low, int) or not isinstance(fact.high, int):
+        return None
+    return fact.low, fact.high
+
+
+# ------------------------------------------------------------------------ llama.cpp
+
+
+def _llamacpp(
+    model: ModelSpec, deployment: Deployment, facts: Mapping[str, Fact]
+) -> Derived | None:
+    """Return n_ctx by the bytes of a cache whose cells no line tells."""
+    told = _caches(facts)
+    if told is None or "ctx_size" in deployment.engine_args:
+        return None
+    size, source = told
+    for drafts in (False, True):
+        # The cache of a draft has a line of its own, which may be left out.
+        cells = _cells(model, deployment, size, drafts=drafts)
+        if cells:
+            return Derived("ctx_size", cells, argument=True, source=f"{source} of cache in the log")
+    return None
+
+
+def _caches(facts: Mapping[str, Fact]) -> tuple[tuple[int, int], str] | None:
+    """Return the bytes of all caches that have a line, and the first as it is printed."""
+    lines = [f for n, f in facts.items() if n == "cache_size" or n.startswith("cache_size_")]
+    lines = lines or [facts[name] for name in ("kv_buffer",) if name in facts]
+    if not lines:
+        return None
+    low, high = (
+        sum(int(end or 0) for end in ends)
+        for ends in zip(*((f.low, f.high) for f in lines), strict=True)
+    )
+    return (low, high), lines[0].printed
+
+
+def _cells(
+    model: ModelSpec, deployment: Deployment, size: tuple[int, int], *, drafts: bool
+) -> int | None:
+    """Return the cells whose cache has so many bytes; None for none."""
+
+    def held(cells: int) -> int:
+        made = plan(model, _with(deployment, ctx_size=cells))
+        return sum(
+            pool.total_bytes(pool.units or 0)
+            for rank in made.ranks
+            for pool in rank.pools
+            if not pool.name.endswith("state") and (drafts or not pool.name.startswith(_DRAFTS))
+        )
+
+    one, two = held(_CELLS), held(2 * _CELLS)
+    if two <= one:
+        return None
+    low, high = (_CELLS + (end - one) * _CELLS // (two - one) for end in size)
+    for step in (_CELLS, 256):
+        cells = cdiv(max(low, 1), step) * step
+        if cells <= _MOST_CELLS and size[0] <= held(cells) <= size[1]:
+            return cells
+    cells = cdiv(max(low, 1), _OLD_STEP) * _OLD_STEP
+    return cells if cells <= min(high, _MOST_CELLS) else None
+
+
+# --------------------------------------------------------------------------- blocks
+
+
+def _lmdeploy(
+    model: ModelSpec, deployment: Deployment, facts: Mapping[str, Fact]
+) -> Derived | None:
+    """Return the tokens of a block of which the log tells the bytes."""
+    size = _range(facts, "block_memory")
+    if size is None or "cache_block_seq_len" in deployment.engine_args:
+        return None
+    fits = []
+    for block in _BLOCKS:
+        made = plan(model, _with(deployment, cache_block_seq_len=block))
+        if size[0] <= (made.block_bytes or 0) <= size[1]:
+            fits.append(block)
+    if len(fits) != 1:
+        return None
+    source = f"blocks of {facts['block_memory'].printed} in the log"
+    return Derived("cache_block_seq_len", fits[0], argument=True, source=source)
+
+
+def _tensorrt(
+    model: ModelSpec, deployment: Deployment, facts: Mapping[str, Fact]
+) -> Derived | None:
+    """Return the tokens of a block of which the log tells the number, or the number of tokens."""
+    count = _range(facts, "num_gpu_blocks")
+    if count is None or deployment.block_size is not None:
+        return None
+    if "tokens_per_block" in deployment.engine_args:
+        return None
+    fits = []
+    tokens = _range(facts, "kv_cache_tokens")
+    for block in _BLOCKS:
+        made = plan(model, msgspec.structs.replace(deployment, block_size=block))
+        if tokens is not None:
+            right = count[0] * block == tokens[0]
+        else:
+            span = paged_blocks(made, facts)
+            right = span is not None and span[0] <= count[0] <= span[1]
+        if right:
+            fits.append(block)
+    if len(fits) != 1:
+        return None
+    source = f"{facts['num_gpu_blocks'].printed} blocks in the log"
+    return Derived("block_size", fits[0], argument=False, source=source)
+
+
+def paged_blocks(made: CachePlan, facts: Mapping[str, Fact]) -> tuple[int, int] | None:
+    """Return the [least, most] blocks of TensorRT-LLM's pool by the memory that was free.
+
+    The line that tells it is of the manager in C++, which divides nine tenths of what is free by
+    the bytes of a token, and rounds the tokens up to blocks, in 0.13 as in 1.x (kvCacheManager.cpp,
+    calculateMaxNumBlocks).
+    """
+    free = _range(facts, "free_memory")
+    block, unit = made.block_size, made.block_bytes
+    if free is None or not block or not unit or unit % block:
+        return None
+    low, high = (cdiv(max(0, end * 9 // 10 // (unit // block)), block) for end in free)
+    return low, high
+
+
+def _tgi(model: ModelSpec, deployment: Deployment, facts: Mapping[str, Fact]) -> Derived | None:
+    """Return the kernels whose blocks have so many tokens."""
+    del model
+    size = _range(facts, "block_size")
+    if size is None or deployment.attention_backend is not None or size[0] not in _KERNELS:
+        return None
+    source = f"blocks of {facts['block_size'].printed} in the log"
+    return Derived("attention_backend", _KERNELS[size[0]], argument=False, source=source)
+
+
+_RULES: dict[str, Callable[[ModelSpec, Deployment, Mapping[str, Fact]], Derived | None]] = {
+    "llama.cpp": _llamacpp,
+    "lmdeploy": _lmdeploy,
+    "tensorrt-llm": _tensorrt,
+    "tgi": _tgi,
+}
+"""Engine -> what its figures give."""
