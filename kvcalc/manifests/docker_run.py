@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kvcalc.manifests.found import GpuRequest, Word
-from kvcalc.manifests.requests import of_gpus_option, with_visible
+from kvcalc.manifests.requests import of_device, of_gpus_option, with_visible
 from kvcalc.manifests.substitution import read_env_file
 
 __all__ = ["Run", "docker_run"]
@@ -21,6 +21,7 @@ _SHORT_BOOLEANS = re.compile(r"-[ditPq]+")
 _SHORT_VALUES = "aecfhlmpuvw"
 _MOST_BEFORE = 6  # words between `docker` and `run`
 _VERBS = {"run", "create"}
+_OTHER_VERBS = {"build", "compose", "pull", "exec", "logs", "stop", "rm"}
 
 
 class Run(NamedTuple):
@@ -33,6 +34,7 @@ class Run(NamedTuple):
         gpu: what it asks for.
         name: that it is given; "" without.
         asks: whether it asks for devices.
+        under_entry_point: the words come after the command that the image runs by itself.
     """
 
     image: Word
@@ -41,9 +43,10 @@ class Run(NamedTuple):
     gpu: GpuRequest
     name: str
     asks: bool
+    under_entry_point: bool = False
 
 
-def docker_run(  # noqa: C901, PLR0912 - one branch an option
+def docker_run(
     words: Sequence[Word],
     outer: Mapping[str, Word],
     beside: Callable[[str], str | None] | None,
@@ -55,49 +58,74 @@ def docker_run(  # noqa: C901, PLR0912 - one branch an option
         outer: what the command itself sees: `-e NAME` takes it from there.
         beside: reads a file beside (`--env-file`).
     """
-    at = 0
-    while at < len(words) and words[at].text not in _VERBS:
-        if at > _MOST_BEFORE or words[at].text in (
-            "build",
-            "compose",
-            "pull",
-            "exec",
-            "logs",
-            "stop",
-            "rm",
-        ):
-            return None
-        at += 1
-    options: list[tuple[str, Word]] = []
-    at += 1
+    at = _after_verb(words)
+    if at is None:
+        return None
+    options = _Options(outer, beside)
     while at < len(words) and _is_option(words, at):
         name, value, at = _option(words, at)
-        options.append((name, value))
+        options.take(name, value)
     if at >= len(words):
         return None
-    image, rest = words[at], tuple(words[at + 1 :])
-    env: dict[str, Word] = {}
-    gpu, name = GpuRequest(), ""
-    entry: tuple[Word, ...] = ()
-    for option, value in options:
+    return options.run(words[at], tuple(words[at + 1 :]))
+
+
+def _after_verb(words: Sequence[Word]) -> int | None:
+    """Return where the options of `run` begin; None where another verb stands."""
+    for at, word in enumerate(words[: _MOST_BEFORE + 1]):
+        if word.text in _VERBS:
+            return at + 1
+        if word.text in _OTHER_VERBS:
+            return None
+    return None
+
+
+class _Options:
+    """What the options of `docker run` have said so far."""
+
+    def __init__(
+        self, outer: Mapping[str, Word], beside: Callable[[str], str | None] | None
+    ) -> None:
+        self.outer = outer
+        self.beside = beside
+        self.env: dict[str, Word] = {}
+        self.gpu = GpuRequest()
+        self.name = ""
+        self.entry: tuple[Word, ...] | None = None
+        self.asks = False
+
+    def take(self, option: str, value: Word) -> None:
+        """Take one option."""
         match option:
             case "-e" | "--env":
-                _environment(env, value, outer)
-            case "--env-file" if beside is not None:
-                for key, text in read_env_file(beside(value.text) or "").items():
-                    env[key] = Word(text, value.line)
+                _environment(self.env, value, self.outer)
+            case "--env-file" if self.beside is not None:
+                for key, text in read_env_file(self.beside(value.text) or "").items():
+                    self.env[key] = Word(text, value.line)
             case "--gpus":
-                gpu = of_gpus_option(value)
+                self.gpu = of_gpus_option(value)
             case "--device":
-                gpu = _with_device(gpu, _device(value))
+                self.gpu = _with_device(self.gpu, of_device(value))
             case "--name":
-                name = value.text
-            case "--entrypoint":
-                entry = (value,) if value.text else ()
+                self.name = value.text
+            case "--entrypoint":  # an empty one takes the image's away
+                self.entry = (value,) if value.text else ()
+            case "--runtime":
+                self.asks = True
             case _:
                 pass
-    asks = gpu.resource is not None or any(o == "--runtime" for o, _ in options)
-    return Run(image, (*entry, *rest), env, with_visible(gpu, env), name, asks)
+
+    def run(self, image: Word, rest: tuple[Word, ...]) -> Run:
+        """Return the container of an image that is given these words."""
+        return Run(
+            image,
+            (*(self.entry or ()), *rest),
+            self.env,
+            with_visible(self.gpu, self.env),
+            self.name,
+            self.asks or self.gpu.resource is not None,
+            under_entry_point=self.entry is None,
+        )
 
 
 def _is_option(words: Sequence[Word], at: int) -> bool:
@@ -150,16 +178,3 @@ def _with_device(gpu: GpuRequest, more: GpuRequest) -> GpuRequest:
         return gpu
     visible = (*gpu.visible, *more.visible)
     return gpu._replace(devices=len(visible), visible=visible)
-
-
-def _device(value: Word) -> GpuRequest:
-    """Return what `--device` asks for: CDI names, or AMD's device files."""
-    text = value.text
-    if "nvidia.com/gpu=" in text:
-        which = text.split("=", 1)[1]
-        if which == "all":
-            return GpuRequest(every=True, resource="nvidia.com/gpu", line=value.line)
-        return GpuRequest(devices=1, resource="nvidia.com/gpu", visible=(which,), line=value.line)
-    if text.startswith(("/dev/kfd", "/dev/dri")):
-        return GpuRequest(every=True, resource=text.split(":", 1)[0], line=value.line)
-    return GpuRequest()

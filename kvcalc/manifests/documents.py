@@ -82,7 +82,7 @@ class _Builder:
         self.text = text
         self.first = first
         self.where = where
-        self.file = Shared(text, templates, first)
+        self.file = Shared(text, templates, first, where)
         self.lenient = bool(templates)  # both branches of an `if` stand in the text
         self.open: list[_Open] = []
         self.anchors: dict[str, Node | None] = {}  # None while it is open

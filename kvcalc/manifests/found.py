@@ -49,6 +49,7 @@ class Finding(NamedTuple):
         cure: what to write instead, in one line.
         line: in the file, from 1.
         file: where it is not the file of the server.
+        amount: how bad it is, where that is a number: the more the worse.
     """
 
     code: str
@@ -57,6 +58,7 @@ class Finding(NamedTuple):
     cure: str
     line: int = 0
     file: str = ""
+    amount: int | float | None = None
 
 
 class GpuRequest(NamedTuple):
@@ -75,6 +77,7 @@ class GpuRequest(NamedTuple):
         shared: devices are time-sliced: memory is not divided.
         visible: devices named one by one (CUDA_VISIBLE_DEVICES, device_ids); () for none (-1).
         line: of the number, or of the product where there is no number.
+        file: where that stands, when it is not the file of the Invocation.
     """
 
     devices: int | None = None
@@ -89,6 +92,7 @@ class GpuRequest(NamedTuple):
     shared: bool = False
     visible: tuple[str, ...] | None = None
     line: int = 0
+    file: str = ""
 
 
 class Attached(NamedTuple):
@@ -116,12 +120,14 @@ class Invocation(NamedTuple):
         env: variables of the container, by name. Never shown.
         gpu: what it asks for.
         replicas: copies; None where nothing is said.
+        replicas_line: where that stands; 0 where nothing is said.
         nodes: machines that one copy spans (LeaderWorkerSet's size).
         attached: files by the path under which the server sees them.
         findings: what is wrong with the file itself.
         engine: where the carrier says it without a command or an image that shows it.
         under_entry_point: the words come after the command that the image runs by itself
             (compose's `command`, a container's `args`), which the file does not replace.
+        installed: package -> the release that the file itself installs (`pip install vllm==X`).
     """
 
     name: str
@@ -133,11 +139,13 @@ class Invocation(NamedTuple):
     env: Mapping[str, Word] = {}
     gpu: GpuRequest = GpuRequest()
     replicas: int | None = None
+    replicas_line: int = 0
     nodes: int = 1
     attached: Mapping[str, Attached] = {}
     findings: tuple[Finding, ...] = ()
     engine: str | None = None
     under_entry_point: bool = False
+    installed: Mapping[str, str] = {}
 
 
 class Setting(NamedTuple):

@@ -13,6 +13,10 @@ __all__ = ["Node", "Shared"]
 _NULLS = ("", "~", "null", "Null", "NULL")
 _TRUE = ("true", "True", "TRUE", "yes", "on")
 _FALSE = ("false", "False", "FALSE", "no", "off")
+_TYPED = re.compile(
+    r"[-+]?(?:0|[1-9][0-9]{0,18}|0x[0-9a-fA-F]{1,16}|[0-9]{1,18}\.[0-9]{0,18})"
+    r"|[-+]?[0-9]{1,18}(?:\.[0-9]{0,18})?[eE][-+]?[0-9]{1,3}|[tT]rue|TRUE|[fF]alse|FALSE"
+)
 
 
 class Node:
@@ -76,6 +80,12 @@ class Node:
     def is_null(self) -> bool:
         """Whether nothing is there."""
         return isinstance(self.value, str) and self.style == "" and self.value in _NULLS
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether YAML reads it as a number or a truth, not as the text that it is."""
+        plain = isinstance(self.value, str) and not self.style
+        return plain and _TYPED.fullmatch(str(self.value)) is not None
 
     @property
     def items(self) -> Sequence[Node]:
@@ -164,12 +174,14 @@ class Shared:
         source: the file's text.
         templates: what its marks stand for.
         first: the line that it begins on.
+        name: of the file, as messages name it.
     """
 
-    __slots__ = ("_lines", "duplicates", "first", "source", "templates")
+    __slots__ = ("_lines", "duplicates", "first", "name", "source", "templates")
 
-    def __init__(self, source: str, templates: Templates, first: int) -> None:
+    def __init__(self, source: str, templates: Templates, first: int, name: str) -> None:
         self.first = first
+        self.name = name
         self.duplicates: list[tuple[str, int, int]] = []  # key, its line, the first one's
         self.source = source
         self.templates = templates

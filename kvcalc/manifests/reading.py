@@ -12,7 +12,7 @@ from kvcalc.manifests.carriers.markdown import blocks
 from kvcalc.manifests.carriers.modelfile import is_modelfile, of_modelfile
 from kvcalc.manifests.carriers.scripts import MENTIONS, of_shell
 from kvcalc.manifests.carriers.units import is_unit, of_unit
-from kvcalc.manifests.found import Attached, Invocation
+from kvcalc.manifests.found import Attached, Invocation, Word
 from kvcalc.manifests.launches import Place
 from kvcalc.manifests.sources import Folder, decoded
 from kvcalc.manifests.templates import Lookup, Templates, lookup_of, marked
@@ -82,7 +82,7 @@ def read_source(
         raise InputError(message, hint="split the file", where=printable(name))
     if not found:
         raise InputError("starts no server that kvcalc knows", hint=_HINT, where=printable(name))
-    return _named(reader.finished(found))
+    return _named([_at_home(each) for each in reader.finished(found)])
 
 
 class _Reader:
@@ -232,6 +232,29 @@ class _Reader:
             )
             for each in found
         ]
+
+
+def _at_home(found: Invocation) -> Invocation:
+    """Leave the file out of what stands in the server's own."""
+    own = found.file
+    gpu = found.gpu
+
+    def word(each: Word) -> Word:
+        return each._replace(file="") if each.file == own else each
+
+    return found._replace(
+        words=tuple(word(each) for each in found.words),
+        image=None if found.image is None else word(found.image),
+        env={name: word(each) for name, each in found.env.items()},
+        gpu=gpu._replace(
+            product=None if gpu.product is None else word(gpu.product),
+            choices=tuple(word(each) for each in gpu.choices),
+            file="" if gpu.file == own else gpu.file,
+        ),
+        findings=tuple(
+            each._replace(file="") if each.file == own else each for each in found.findings
+        ),
+    )
 
 
 def _named(found: list[Invocation]) -> list[Invocation]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Finding, GpuRequest, Word
@@ -11,7 +12,10 @@ from kvcalc.manifests.gpu_tables import MIG_MIB
 
 __all__ = [
     "PRODUCT_KEYS",
+    "Copies",
+    "copies_of",
     "of_count",
+    "of_device",
     "of_gpus_option",
     "of_resources",
     "product_of",
@@ -47,9 +51,29 @@ _PRODUCT = re.compile(
 )
 
 
+class Copies(NamedTuple):
+    """How many copies a file asks for, and the line that says so; 0 where none does."""
+
+    number: int | None = None
+    line: int = 0
+
+
+def copies_of(*nodes: Node, least: int = 0) -> Copies:
+    """Return the copies that the first of several nodes with a number says.
+
+    Args:
+        nodes: the surest first.
+        least: fewer are no number of copies (`minReplicas: 0`).
+    """
+    for node in nodes:
+        if node.number is not None and node.number >= least:
+            return Copies(node.number, node.line)
+    return Copies()
+
+
 def word_of(node: Node) -> Word:
     """Return a scalar as a word, its marks still in it."""
-    return Word(node.raw, node.line)
+    return Word(node.raw, node.line, file=node.file.name)
 
 
 def of_resources(resources: Node, *, bare: bool = False) -> tuple[GpuRequest, list[Finding]]:
@@ -80,6 +104,7 @@ def of_resources(resources: Node, *, bare: bool = False) -> tuple[GpuRequest, li
                 f"requests {request.text} and limits {limit.text} of {name} differ",
                 f"a device is never overcommitted: give {name} in limits alone, or twice the same",
                 request.line,
+                request.file.name,
             )
         )
     elif request.is_text and not limit.is_text and "/" in name:
@@ -90,6 +115,7 @@ def of_resources(resources: Node, *, bare: bool = False) -> tuple[GpuRequest, li
                 f"{name} stands under requests, not under limits",
                 f"give {name} under limits; the request follows it",
                 request.line,
+                request.file.name,
             )
         )
     return _hami(found, limits), _once(findings)
@@ -106,6 +132,7 @@ def _bare(node: Node) -> Finding:
         "a resource named gpu without a domain is given by nothing",
         "write nvidia.com/gpu (or amd.com/gpu)",
         node.line,
+        node.file.name,
     )
 
 
@@ -129,7 +156,7 @@ def of_count(node: Node, resource: str, findings: list[Finding]) -> GpuRequest:
         findings: takes what is wrong with it.
     """
     text = node.text.strip()
-    request = GpuRequest(resource=resource, line=node.line)
+    request = GpuRequest(resource=resource, line=node.line, file=node.file.name)
     if text.lower() in ("all", "-1"):
         return request._replace(every=True)
     if node.number is not None:
@@ -143,6 +170,7 @@ def of_count(node: Node, resource: str, findings: list[Finding]) -> GpuRequest:
             f"{resource} {text} is no whole device: nvidia.com/gpu takes whole numbers",
             "ask for 1; copies share a card only through time-slicing, MIG or HAMi",
             node.line,
+            node.file.name,
         )
         findings.append(finding)
         return request._replace(fraction=text)
@@ -172,6 +200,19 @@ def of_gpus_option(word: Word) -> GpuRequest:
     if found := re.search(r"count=(\d{1,5})", text):
         return request._replace(devices=int(found[1]))
     return request._replace(every="all" in text.split(","))
+
+
+def of_device(value: Word) -> GpuRequest:
+    """Return what `--device` asks for: CDI names, or AMD's device files."""
+    text = value.text
+    if "nvidia.com/gpu=" in text:
+        which = text.split("=", 1)[1]
+        if which == "all":
+            return GpuRequest(every=True, resource="nvidia.com/gpu", line=value.line)
+        return GpuRequest(devices=1, resource="nvidia.com/gpu", visible=(which,), line=value.line)
+    if text.startswith(("/dev/kfd", "/dev/dri")):
+        return GpuRequest(every=True, resource=text.split(":", 1)[0], line=value.line)
+    return GpuRequest()
 
 
 def with_visible(request: GpuRequest, env: Mapping[str, Word]) -> GpuRequest:
@@ -235,5 +276,6 @@ def with_product(request: GpuRequest, pod: Node) -> GpuRequest:
     product, key, choices = product_of(pod)
     if product is None:
         return request
-    line = request.line or product.line
-    return request._replace(product=product, product_key=key, choices=choices, line=line)
+    if not request.line:
+        request = request._replace(line=product.line, file=product.file)
+    return request._replace(product=product, product_key=key, choices=choices)

@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from kvcalc.core.errors import InputError, printable
 
-__all__ = ["MAX_BYTES", "Folder", "Source", "decoded", "find"]
+__all__ = ["MAX_BYTES", "Folder", "Source", "beside", "decoded", "find"]
 
 MAX_BYTES = 8 * 2**20
 """Of one file. Deployments are a few KiB; catalogues of models reach some hundred."""
@@ -63,6 +63,16 @@ class Folder:
                 return decoded(file.read(_BESIDE), name)
         except (OSError, ValueError, InputError):
             return None
+
+
+def beside(file: str, path: str) -> str:
+    """Return a path that a file names, as seen from where the file's own path is.
+
+    >>> beside("deploy/run.sh", "../conf/vllm.yaml")
+    'conf/vllm.yaml'
+    """
+    folder = "" if file == _STDIN else os.path.dirname(file)
+    return os.path.normpath(os.path.join(folder, path))
 
 
 class Source(NamedTuple):

@@ -13,15 +13,25 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kvcalc.core.errors import InputError
-from kvcalc.manifests.found import Word
+from kvcalc.manifests.found import Finding, Word
 from kvcalc.manifests.lines import Lines
 from kvcalc.manifests.shell.lexer import MAX_SCRIPT
 from kvcalc.manifests.templates import MARK, Piece, Templates
 
-__all__ = ["interpolated", "kubelet", "kubelet_script", "read_env_file", "split_words"]
+__all__ = [
+    "interpolated",
+    "kubelet",
+    "kubelet_script",
+    "read_env_file",
+    "split_words",
+    "unexpanded",
+]
 
 _KUBELET = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SHELLS = re.compile(
+    r"(?P<flag>--?[A-Za-z][\w-]*=)?\$(?P<brace>\{)?(?P<name>[A-Z_][A-Z0-9_]*)(?(brace)\})", re.ASCII
+)
 _OPERATOR = re.compile(r":-|:\+|:\?|-|\+|\?")
 _ENV_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*)")
 _MAX_DEPTH = 12  # braces inside one another
@@ -57,6 +67,35 @@ def kubelet(word: Word, env: Mapping[str, Word]) -> Word:
         variables=tuple(dict.fromkeys(variables)),
         unresolved=tuple(dict.fromkeys(unresolved)),
     )
+
+
+def unexpanded(word: Word, findings: list[Finding], form: str) -> Word:
+    """Tell a shell's variable where no shell stands, and read it as it was meant.
+
+    Args:
+        word: of a command in exec form.
+        findings: takes what is wrong with it.
+        form: how the variable is written instead, `{}` for its name; "" where nothing puts it in.
+
+    Returns:
+        The word with the kubelet's `$(NAME)` in place of `$NAME` and `${NAME}`.
+    """
+    found = _SHELLS.fullmatch(word.text)
+    if found is None:
+        return word
+    name = found["name"]
+    cure = f"write {form.format(name)}" if form else "let a shell start it: sh -c, or shell form"
+    findings.append(
+        Finding(
+            "not-expanded",
+            "error",
+            f"${name} stays as it is written: no shell stands before it",
+            cure,
+            word.line,
+            word.file,
+        )
+    )
+    return word._replace(text=f"{found['flag'] or ''}$({name})")
 
 
 def kubelet_script(text: str, env: Mapping[str, Word], marks: Templates) -> str:

@@ -17,7 +17,7 @@ from kvcalc.manifests.carriers.context import Context, as_flags
 from kvcalc.manifests.commands.images import image_of
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Finding, GpuRequest, Invocation, Word
-from kvcalc.manifests.requests import of_count, of_resources, with_product, with_visible
+from kvcalc.manifests.requests import copies_of, of_count, of_resources, with_product, with_visible
 
 __all__ = ["of_ai_on_eks", "of_modelservice", "of_other_values", "of_production_stack"]
 
@@ -95,7 +95,8 @@ def _stack_model(model: Node, spec: Node, context: Context) -> Invocation:  # no
         image=image_of_node(model, context),
         env=env,
         gpu=with_visible(gpu, env),
-        replicas=model.get("replicaCount").number,
+        replicas=(copies := copies_of(model.get("replicaCount"))).number,
+        replicas_line=copies.line,
         nodes=pipeline if ray else 1,
         findings=tuple(findings),
         engine="vllm",
@@ -191,7 +192,8 @@ def _modelservice_role(
             image=image_of_node(container, context),
             env=env,
             gpu=with_product(with_visible(gpu, env), role),
-            replicas=role.get("replicas").number,
+            replicas=(copies := copies_of(role.get("replicas"))).number,
+            replicas_line=copies.line,
             nodes=workers,
             findings=tuple(findings),
         )
@@ -245,7 +247,12 @@ def of_ai_on_eks(values: Node, context: Context) -> list[Invocation]:
             image=image_of_node(server, context),
             env=env,
             gpu=with_visible(gpu, env),
-            replicas=deployment.get("replicas").number or deployment.get("numReplicas").number,
+            replicas=(
+                copies := copies_of(
+                    deployment.get("replicas"), deployment.get("numReplicas"), least=1
+                )
+            ).number,
+            replicas_line=copies.line,
             nodes=(parameters.get("pipelineParallelSize").number or 1) if lws else 1,
             findings=tuple(findings),
             engine="vllm" if "vllm" in framework else None,
@@ -263,7 +270,9 @@ def of_other_values(values: Node, context: Context) -> list[Invocation]:
             stack += [(item, item.get("name").text or name) for item in reversed(node.items)]
             continue
         if node.get("containers").items:
-            found += of_pod(node, context, name=name, carrier="helm values", line=node.line)
+            found += of_pod(
+                node, context, name=name, carrier="helm values", line=node.line, typed=False
+            )
             continue
         read = _other_part(node, name, context)
         if read is not None:
@@ -311,7 +320,10 @@ def _other_part(node: Node, name: str, context: Context) -> Invocation | None:
         image=image,
         env=env,
         gpu=with_product(with_visible(gpu, env), node),
-        replicas=node.get("replicas").number or node.get("replicaCount").number,
+        replicas=(
+            copies := copies_of(node.get("replicas"), node.get("replicaCount"), least=1)
+        ).number,
+        replicas_line=copies.line,
         findings=tuple(findings),
         engine="ollama" if any(k.startswith("OLLAMA_") for k in env) else None,
     )

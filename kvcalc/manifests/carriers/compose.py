@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Attached, Finding, GpuRequest, Invocation, Word
 from kvcalc.manifests.launches import of_container
-from kvcalc.manifests.requests import of_count, of_gpus_option, with_visible
+from kvcalc.manifests.requests import Copies, of_count, of_device, of_gpus_option
 from kvcalc.manifests.substitution import interpolated, read_env_file, split_words
 
 __all__ = ["of_compose"]
@@ -60,25 +61,28 @@ class _Reader:
             lines=node.lines() if node.is_text and node.end != node.line else None,
             line=line,
             likely=gpu.resource is not None,
+            under_entry_point=entry.is_null and "build" not in service,
         )
-        replicas = self.number(service.get("deploy", "replicas"))
-        replicas = self.number(service.get("scale")) if replicas is None else replicas
+        replicas = self.copies(service)
+        several = len(launches) > 1
         return [
-            Invocation(
-                name=name if len(launches) == 1 else f"{name}/{number}",
-                carrier="compose",
-                file=self.context.file,
-                line=line,
-                words=launch.words,
-                image=launch.image,
-                env=launch.env,
-                gpu=with_visible(launch.gpu if gpu.resource is None else gpu, launch.env),
-                replicas=replicas,
+            launch._replace(
+                gpu=launch.gpu if gpu.resource is None else gpu,
                 attached={**self.configs(service), **launch.attached},
-                findings=tuple(findings),
+                findings=(*findings, *launch.findings),
             )
+            .started(f"{name}/{number}" if several else name, "compose", self.context.file, line)
+            ._replace(replicas=replicas.number, replicas_line=replicas.line)
             for number, launch in enumerate(launches, 1)
         ]
+
+    def copies(self, service: Node) -> Copies:
+        """Return how many containers a service has."""
+        for node in (service.get("deploy", "replicas"), service.get("scale")):
+            number = self.number(node)
+            if number is not None:
+                return Copies(number, node.line)
+        return Copies()
 
     def extended(self, service: Node, depth: int) -> Node:
         """Put a service over the one that it extends, where that stands in this file."""
@@ -100,8 +104,8 @@ class _Reader:
         return self.context.word(node, self.text(node))
 
     def number(self, node: Node) -> int | None:
-        text = self.context.marks.restored(self.text(node)).strip()
-        return int(text) if text.isdigit() and len(text) < 9 else None  # noqa: PLR2004
+        text = self.known(node).strip()
+        return int(text) if re.fullmatch(r"[0-9]{1,8}", text) else None
 
     def words(self, node: Node) -> list[Word]:
         if node.is_list:
@@ -137,47 +141,38 @@ class _Reader:
             return Word(known, node.line, (name,))
         return Word(f"${name}", node.line, (), (name,))
 
-    def devices(self, service: Node, findings: list[Finding]) -> GpuRequest:  # noqa: C901 - one branch a form
+    def devices(self, service: Node, findings: list[Finding]) -> GpuRequest:
         """Return the devices that a service reserves."""
         reserved = service.get("deploy", "resources", "reservations", "devices")
         for device in (*reserved.items, *service.get("gpus").items):
-            driver = device.get("driver").text
-            kinds = " ".join(item.text for item in device.get("capabilities").items)
-            named = "gpu" in kinds or driver in ("nvidia", "amd", "cdi")
-            if not named and not device.get("count").is_text:
-                continue
-            ids = [
-                self.context.marks.restored(self.text(i)) for i in device.get("device_ids").items
-            ]
-            line = device.get("device_ids").line if ids else device.line
-            if ids:
-                visible = tuple(part for text in ids for part in text.split(","))
-                every = any(part.endswith("=all") for part in visible)
-                if every:
-                    return GpuRequest(every=True, resource="device_ids", line=line)
-                return GpuRequest(
-                    devices=len(visible), resource="device_ids", visible=visible, line=line
-                )
-            count = device.get("count")
-            if not count.is_text:
-                return GpuRequest(every=True, resource="devices", line=line)
-            text = self.context.marks.restored(self.text(count))
-            return of_count(Node(text, count.line, count.file, "'"), "count", findings)
+            if _names_gpus(device):
+                return self.reserved(device, findings)
         gpus = service.get("gpus")
         if gpus.is_text:
             return of_gpus_option(self.word(gpus))
         for device in service.get("devices").items:
-            text = self.context.marks.restored(self.text(device))
-            if text.startswith(("/dev/kfd", "/dev/dri")):
-                return GpuRequest(every=True, resource=text.split(":", 1)[0], line=device.line)
-            if "nvidia.com/gpu=" in text:
-                which = text.split("=", 1)[1]
-                if which == "all":
-                    return GpuRequest(every=True, resource="nvidia.com/gpu", line=device.line)
-                return GpuRequest(
-                    devices=1, resource="nvidia.com/gpu", visible=(which,), line=device.line
-                )
+            asked = of_device(self.word(device)._replace(text=self.known(device)))
+            if asked.resource is not None:
+                return asked
         return GpuRequest()
+
+    def known(self, node: Node) -> str:
+        """Return a scalar's text with what is known put in."""
+        return self.context.marks.restored(self.text(node))
+
+    def reserved(self, device: Node, findings: list[Finding]) -> GpuRequest:
+        """Return what one entry of `devices` reserves: named ones, a number, or all."""
+        ids, count = device.get("device_ids"), device.get("count")
+        if ids.items:
+            visible = tuple(part for each in ids.items for part in self.known(each).split(","))
+            if any(part.endswith("=all") for part in visible):
+                return GpuRequest(every=True, resource="device_ids", line=ids.line)
+            return GpuRequest(
+                devices=len(visible), resource="device_ids", visible=visible, line=ids.line
+            )
+        if not count.is_text:
+            return GpuRequest(every=True, resource="devices", line=device.line)
+        return of_count(Node(self.known(count), count.line, count.file, "'"), "count", findings)
 
     def configs(self, service: Node) -> dict[str, Attached]:
         """Return the files of `configs:` whose content stands in the file."""
@@ -190,3 +185,10 @@ class _Reader:
                 text = self.context.marks.restored(self.text(content))
                 found[target] = Attached(self.context.file, content.lines().at(0, 0), text)
         return found
+
+
+def _names_gpus(device: Node) -> bool:
+    """Whether a reservation is one of cards."""
+    kinds = " ".join(item.text for item in device.get("capabilities").items)
+    named = "gpu" in kinds or device.get("driver").text in ("nvidia", "amd", "cdi")
+    return named or device.get("count").is_text

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from kvcalc.core.errors import printable
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Attached, Finding, GpuRequest, Invocation, Word
-from kvcalc.manifests.launches import Launch, of_container
-from kvcalc.manifests.requests import of_resources, with_product, with_visible
-from kvcalc.manifests.substitution import kubelet, kubelet_script
+from kvcalc.manifests.launched import SHELL, Launch
+from kvcalc.manifests.launches import of_container
+from kvcalc.manifests.requests import Copies, of_resources, with_product
+from kvcalc.manifests.substitution import kubelet, kubelet_script, unexpanded
 
-__all__ = ["environment", "image_of_node", "of_pod", "prepared"]
+__all__ = ["environment", "image_of_node", "mistyped", "of_pod", "prepared"]
 
-_SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|k|a)?sh")
+NO_COPIES = Copies()
+_MOST_SHOWN = 40
 
 
 def of_pod(
@@ -25,11 +28,12 @@ def of_pod(
     name: str,
     carrier: str,
     line: int,
-    replicas: int | None = None,
+    replicas: Copies = NO_COPIES,
     nodes: int = 1,
     extra: Mapping[str, Word] | None = None,
     bare: bool = False,
     closed: bool = True,
+    typed: bool = True,
 ) -> list[Invocation]:
     """Return the servers of a pod's containers; its init containers are not looked at.
 
@@ -39,11 +43,12 @@ def of_pod(
         name: of the resource.
         carrier: its kind.
         line: where it begins.
-        replicas: how many pods there are.
+        replicas: how many pods there are, and where that is said.
         nodes: pods that one copy of the server spans.
         extra: variables that its controller sets.
         bare: `gpu` without a domain is a resource here.
         closed: the pod's environment is all in the file.
+        typed: the API server checks it: it takes lists of texts alone for commands.
     """
     read: list[tuple[Node, Launch, list[Finding], GpuRequest]] = []
     asking: list[Node] = []
@@ -51,10 +56,11 @@ def of_pod(
         gpu, findings = of_resources(container.get("resources"), bare=bare)
         if gpu.resource is not None and (gpu.devices or gpu.every or gpu.fraction):
             asking.append(container)
+        findings += list(mistyped(container)) if typed else []
         env = {**(extra or {}), **environment(container, context)}
         likely = bool(gpu.devices or gpu.every or gpu.fraction)
         launches, _ = prepared(container, context, env, likely=likely, closed=closed)
-        read += [(container, launch, findings, gpu) for launch in launches]
+        read += [(container, each, [*findings, *each.findings], gpu) for each in launches]
     if len(asking) > 1:
         names = " and ".join(c.get("name").text or "one" for c in asking[:3])
         finding = Finding(
@@ -69,27 +75,41 @@ def of_pod(
     for container, launch, findings, gpu in read:
         own = container.get("name").text
         request = launch.gpu if gpu.resource is None else gpu
-        request = with_product(with_visible(request, launch.env), pod)
         called = name or own or carrier
         if len({id(c) for c, *_ in read}) > 1 and own:
             called = f"{name}/{own}" if name else own
+        begins = line if len(read) == 1 else container.line
+        server = launch._replace(gpu=request).started(called, carrier, context.file, begins)
         invocations.append(
-            Invocation(
-                name=called,
-                carrier=carrier,
-                file=context.file,
-                line=line if len(read) == 1 else container.line,
-                words=launch.words,
-                image=launch.image,
-                env=launch.env,
-                gpu=request,
-                replicas=replicas,
+            server._replace(
+                gpu=with_product(server.gpu, pod),
+                replicas=replicas.number,
+                replicas_line=replicas.line,
                 nodes=nodes,
                 attached={**_files(container, pod, context), **launch.attached},
                 findings=tuple(findings),
             )
         )
     return invocations
+
+
+def mistyped(container: Node) -> Iterator[Finding]:
+    """Yield what the API server refuses of a container's command, arguments and variables."""
+    for key in ("command", "args"):
+        node = container.get(key)
+        if node.is_text:
+            message = f"{key} is one text: the API server takes a list of texts alone"
+            cure = "write each word as an item of a list"
+            yield Finding("mistyped", "error", message, cure, node.line, node.file.name)
+        yield from (_no_text(f"a word of {key}", item) for item in node.items if item.is_typed)
+    for each in container.get("env").items:
+        if (value := each.get("value")).is_typed:
+            yield _no_text(f"the value of {printable(each.get('name').text)[:_MOST_SHOWN]}", value)
+
+
+def _no_text(what: str, node: Node) -> Finding:
+    message = f"{what} is a number or a truth, not a text: the API server refuses it"
+    return Finding("mistyped", "error", message, "put it in quotes", node.line, node.file.name)
 
 
 def prepared(
@@ -113,11 +133,12 @@ def prepared(
     nodes = _nodes(container)
     script = _script_at(raw)
     words: list[Word] = []
+    findings: list[Finding] = []
     for at, word in enumerate(raw):
         if at == script:
             words.append(word._replace(text=kubelet_script(word.text, env, context.marks)))
         else:
-            words.append(kubelet(word, env))
+            words.append(kubelet(unexpanded(word, findings, "$({})") if script < 0 else word, env))
     node = nodes[script] if 0 <= script < len(nodes) else None
     launches = of_container(
         words,
@@ -128,8 +149,10 @@ def prepared(
         line=container.line,
         likely=likely,
         closed=closed,
+        under_entry_point=not (container.get("command").items or container.get("command").is_text),
     )
-    return launches, words if script < 0 else []
+    told = [each._replace(findings=(*each.findings, *findings)) for each in launches]
+    return told, words if script < 0 else []
 
 
 def _nodes(container: Node) -> list[Node]:
@@ -142,7 +165,7 @@ def _nodes(container: Node) -> list[Node]:
 
 def _script_at(words: Sequence[Word]) -> int:
     """Return which word is a shell's script; -1 where none is."""
-    if not words or not _SHELL.fullmatch(words[0].text):
+    if not words or not SHELL.fullmatch(words[0].text):
         return -1
     for at, word in enumerate(words[1:], 1):
         if not word.text.startswith(("-", "+")):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from kvcalc.manifests.documents import Node, read_documents
 from kvcalc.manifests.found import Attached, Finding, Word
 from kvcalc.manifests.launches import Place
-from kvcalc.manifests.sources import Folder
+from kvcalc.manifests.sources import Folder, beside
 from kvcalc.manifests.substitution import split_words
 from kvcalc.manifests.templates import Templates
 
@@ -40,9 +40,22 @@ class Context:
         """Where its commands stand."""
         return Place(self.file, self.folder.read)
 
+    def of_file(self, path: str) -> Context:
+        """Return the context of a file beside this one, by its path from here."""
+        return Context(beside(self.file, path), self.folder, self.marks)
+
+    def within(self, file: str) -> Context:
+        """Return it as another file's: with the same files beside and ConfigMaps."""
+        if file == self.file:
+            return self
+        other = Context(file, self.folder, self.marks)
+        other.config_maps, other.documents = self.config_maps, self.documents
+        return other
+
     def word(self, node: Node, text: str | None = None) -> Word:
         """Return a scalar, or another text in its place, as a word."""
-        return Word(node.raw if text is None else text, node.line)
+        file = "" if node.file.name == self.file else node.file.name
+        return Word(node.raw if text is None else text, node.line, file=file)
 
     def words(self, node: Node) -> list[Word]:
         """Return a command: a list's items, or a text split at its blanks."""
@@ -52,11 +65,11 @@ class Context:
 
     def attached(self, node: Node) -> Attached:
         """Return a scalar as a file."""
-        return Attached(self.file, node.lines().at(0, 0), node.text)
+        return Attached(node.file.name, node.lines().at(0, 0), node.text)
 
     def nested(self, node: Node) -> list[Node]:
         """Return the YAML documents that a scalar holds."""
-        return read_documents(node.raw, self.file, self.marks, node.lines().at(0, 0))
+        return read_documents(node.raw, node.file.name, self.marks, node.lines().at(0, 0))
 
 
 def kebab(key: str) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from kvcalc.manifests.found import Attached, Invocation, Word
-from kvcalc.manifests.launches import Place, of_container
+from kvcalc.manifests.found import Attached, Finding, Invocation, Word
+from kvcalc.manifests.launched import SHELL, Place
+from kvcalc.manifests.launches import of_container
 from kvcalc.manifests.lines import Lines
-from kvcalc.manifests.requests import with_visible
-from kvcalc.manifests.substitution import interpolated, split_words
+from kvcalc.manifests.packages import installed_in
+from kvcalc.manifests.substitution import interpolated, kubelet, split_words, unexpanded
 from kvcalc.manifests.templates import Templates
 
 __all__ = ["of_dockerfile"]
@@ -34,16 +35,25 @@ class _Instruction(NamedTuple):
 class _Stage:
     """What a stage has said so far."""
 
-    def __init__(self, image: Word, env: dict[str, Word]) -> None:
+    def __init__(self, image: Word, line: int) -> None:
         self.image = image
-        self.env = dict(env)
-        self.entry: list[Word] = []
+        self.line = line
+        self.env: dict[str, Word] = {}
+        self.entry: list[Word] | None = None  # None: the image's own
         self.command: list[Word] = []
         self.files: dict[str, Attached] = {}
-        self.line = image.line
+        self.installed: dict[str, str] = {}
+
+    def above(self, line: int) -> _Stage:
+        """Return a stage that begins as this one has ended."""
+        other = _Stage(self.image, line)
+        other.env, other.installed = dict(self.env), dict(self.installed)
+        other.entry = None if self.entry is None else list(self.entry)
+        other.command = list(self.command)
+        return other
 
 
-def of_dockerfile(text: str, place: Place, marks: Templates) -> list[Invocation]:  # noqa: C901 - one branch an instruction
+def of_dockerfile(text: str, place: Place, marks: Templates) -> list[Invocation]:
     """Return the server that a container of the file's last stage starts.
 
     Args:
@@ -51,90 +61,110 @@ def of_dockerfile(text: str, place: Place, marks: Templates) -> list[Invocation]
         place: where it stands.
         marks: takes what further marks stand for.
     """
-    arguments: dict[str, str] = {}
-    stages: dict[str, _Stage] = {}
-    stage: _Stage | None = None
+    build = _Build(marks)
     for instruction in _instructions(text):
-        env = {} if stage is None else stage.env
-
-        def lookup(name: str, env: dict[str, Word] = env) -> str | None:
-            word = env.get(name)
-            if word is not None:
-                return None if word.unresolved else marks.restored(word.text)
-            return arguments.get(name)
-
-        match instruction.name:
-            case "ARG":
-                for part in instruction.text.split():
-                    name, equals, value = part.partition("=")
-                    if equals:
-                        arguments[name] = marks.restored(
-                            interpolated(value.strip("\"'"), lookup, marks, "dockerfile")
-                        )
-            case "FROM":
-                stage = _from(instruction, stages, lookup, marks)
-            case _ if stage is not None:
-                _apply(instruction, stage, lookup, marks)
+        build.take(instruction)
+    stage = build.stage
     if stage is None:
         return []
-    words = [*stage.entry, *stage.command]
-    launches = of_container(words, stage.image, stage.env, place, line=stage.line)
-    if not words and stage.image.text.partition(":")[0] in stages:
+    words = [*(stage.entry or ()), *stage.command]
+    if not words and stage.image.text.partition(":")[0] in build.stages:
         return []
+    findings: list[Finding] = []
+    if words and not SHELL.fullmatch(words[0].text):
+        words = [kubelet(unexpanded(word, findings, ""), stage.env) for word in words]
+    launches = of_container(
+        words,
+        stage.image,
+        stage.env,
+        place,
+        line=stage.line,
+        under_entry_point=stage.entry is None,
+    )
+    several = len(launches) > 1
     return [
-        Invocation(
-            name="image" if len(launches) == 1 else f"image/{number}",
-            carrier="Dockerfile",
-            file=place.file,
-            line=stage.line,
-            words=launch.words,
+        launch._replace(
             image=stage.image,
-            env=launch.env,
-            gpu=with_visible(launch.gpu, launch.env),
             attached={**stage.files, **launch.attached},
-        )
+            installed={**stage.installed, **launch.installed},
+            findings=(*launch.findings, *findings),
+        ).started(f"image/{number}" if several else "image", "Dockerfile", place.file, stage.line)
         for number, launch in enumerate(launches, 1)
     ]
 
 
-def _from(
-    instruction: _Instruction,
-    stages: dict[str, _Stage],
-    lookup: Callable[[str], str | None],
-    marks: Templates,
-) -> _Stage:
-    parts = [p for p in instruction.text.split() if not p.startswith("--")]
-    name = marks.restored(interpolated(parts[0] if parts else "", lookup, marks, "dockerfile"))
-    base = stages.get(name.lower())
-    stage = _Stage(Word(name, instruction.line), {})
-    if base is not None:
-        stage.image, stage.env = base.image, dict(base.env)
-        stage.entry, stage.command = list(base.entry), list(base.command)
-        stage.line = instruction.line
-    if len(parts) > 2 and parts[1].lower() == "as":  # noqa: PLR2004
-        stages[parts[2].lower()] = stage
-    return stage
+class _Build:
+    """The stages of a file, as far as it has been read."""
+
+    def __init__(self, marks: Templates) -> None:
+        self.marks = marks
+        self.arguments: dict[str, str] = {}
+        self.stages: dict[str, _Stage] = {}
+        self.stage: _Stage | None = None
+
+    def lookup(self, name: str) -> str | None:
+        """Return the value of a variable."""
+        word = None if self.stage is None else self.stage.env.get(name)
+        if word is None:
+            return self.arguments.get(name)
+        return None if word.unresolved else self.marks.restored(word.text)
+
+    def put_in(self, text: str) -> str:
+        """Return a text with its variables put in, as marks."""
+        return interpolated(text, self.lookup, self.marks, "dockerfile")
+
+    def take(self, instruction: _Instruction) -> None:
+        """Follow one instruction."""
+        text, line = instruction.text, instruction.line
+        if instruction.name == "ARG":
+            self._arguments(text)
+        elif instruction.name == "FROM":
+            self._from(text, line)
+        elif self.stage is not None:
+            self._within(self.stage, instruction)
+
+    def _arguments(self, text: str) -> None:
+        for part in text.split():
+            name, equals, value = part.partition("=")
+            if equals:
+                self.arguments[name] = self.marks.restored(self.put_in(value.strip("\"'")))
+
+    def _from(self, text: str, line: int) -> None:
+        parts = [part for part in text.split() if not part.startswith("--")]
+        name = self.marks.restored(self.put_in(parts[0] if parts else ""))
+        base = self.stages.get(name.lower())
+        stage = _Stage(Word(name, line), line) if base is None else base.above(line)
+        self.stage = stage
+        match parts[1:3]:
+            case [word, called] if word.lower() == "as":
+                self.stages[called.lower()] = stage
+
+    def _within(self, stage: _Stage, instruction: _Instruction) -> None:
+        """Follow an instruction of a stage."""
+        text, line = instruction.text, instruction.line
+        match instruction.name:
+            case "ENV":
+                for name, value in _pairs(text):
+                    stage.env[name] = Word(self.put_in(value), line)
+            case "RUN":
+                stage.installed |= installed_in(self.marks.restored(self.put_in(text)))
+                stage.installed |= installed_in(instruction.heredoc)
+            case "ENTRYPOINT":
+                stage.entry, stage.command = _command(text, line, self.marks), []
+            case "CMD":
+                stage.command = _command(text, line, self.marks)
+            case "COPY" if instruction.heredoc:
+                body = Attached("", line + 1, instruction.heredoc)
+                stage.files[text.split()[-1]] = body
 
 
-def _apply(
-    instruction: _Instruction, stage: _Stage, lookup: Callable[[str], str | None], marks: Templates
-) -> None:
-    text, line = instruction.text, instruction.line
-    if instruction.name == "ENV":
-        pairs = _PAIR.findall(text)
-        if not pairs:
-            name, _, value = text.strip().partition(" ")
-            pairs = [(name, value)]
-        for name, value in pairs:
-            given = value[1:-1] if value[:1] in ("'", '"') else value
-            stage.env[name] = Word(interpolated(given, lookup, marks, "dockerfile"), line)
-    elif instruction.name == "ENTRYPOINT":
-        stage.entry, stage.command = _command(text, line, marks), []
-    elif instruction.name == "CMD":
-        stage.command = _command(text, line, marks)
-    elif instruction.name == "COPY" and instruction.heredoc:
-        path = text.split()[-1]
-        stage.files[path] = Attached("", line + 1, instruction.heredoc)
+def _pairs(text: str) -> list[tuple[str, str]]:
+    """Return what an ENV sets."""
+    pairs = _PAIR.findall(text)
+    if not pairs:
+        name, _, value = text.strip().partition(" ")
+        pairs = [(name, value)]
+    return [(name, value[1:-1] if value[:1] in ("'", '"') else value) for name, value in pairs]
 
 
 def _command(text: str, line: int, marks: Templates) -> list[Word]:

@@ -11,7 +11,7 @@ from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import GpuRequest, Invocation, Word
 from kvcalc.manifests.launches import of_script
-from kvcalc.manifests.requests import with_visible
+from kvcalc.manifests.requests import Copies, copies_of
 
 __all__ = ["of_catalog", "of_texts"]
 
@@ -29,7 +29,7 @@ _BACKENDS = {"vllm": "vllm", "sglang": "sglang"}
 def of_texts(document: Node, context: Context) -> list[Invocation]:
     """Return the servers that the texts of a document start, each named by where it stands."""
     found: list[Invocation] = []
-    stack: list[tuple[Node, str, _Around]] = [(document, "", _Around(None, GpuRequest(), 1))]
+    stack: list[tuple[Node, str, _Around]] = [(document, "", _Around(Copies(), GpuRequest(), 1))]
     looked = 0
     while stack and looked < _MOST:
         node, name, around = stack.pop()
@@ -50,18 +50,12 @@ def of_texts(document: Node, context: Context) -> list[Invocation]:
         except InputError:
             continue  # prose that mentions a command
         found += [
-            Invocation(
-                name=name or "server",
-                carrier="script in YAML",
-                file=context.file,
-                line=launch.line,
-                words=launch.words,
-                image=launch.image,
-                env=launch.env,
-                gpu=with_visible(launch.gpu if launch.gpu.resource else around.gpu, launch.env),
-                replicas=around.replicas,
+            launch._replace(gpu=launch.gpu if launch.gpu.resource else around.gpu)
+            .started(name or "server", "script in YAML", context.file)
+            ._replace(
+                replicas=around.replicas.number,
+                replicas_line=around.replicas.line,
                 nodes=around.nodes,
-                attached=launch.attached,
             )
             for launch in launches
         ]
@@ -71,16 +65,16 @@ def of_texts(document: Node, context: Context) -> list[Invocation]:
 class _Around(NamedTuple):
     """What the mappings around a text say of its server."""
 
-    replicas: int | None
+    replicas: Copies
     gpu: GpuRequest
     nodes: int
 
 
 def _within(node: Node, around: _Around) -> _Around:
     """Return what is known inside a mapping: its replicas, llm-d's `parallelism`."""
-    count = node.get("replicas").number
+    count = copies_of(node.get("replicas"))
     parallelism = node.get("parallelism")
-    around = around if count is None else around._replace(replicas=count)
+    around = around if count.number is None else around._replace(replicas=count)
     if not parallelism.is_mapping:
         return around
     devices = (parallelism.get("tensor").number or 1) * (parallelism.get("dataLocal").number or 1)
@@ -111,7 +105,8 @@ def of_catalog(document: Node, context: Context) -> list[Invocation]:
                     line=line,
                     words=(*words, *context.words(spec.get("backend_parameters"))),
                     env=env,
-                    replicas=spec.get("replicas").number,
+                    replicas=(copies := copies_of(spec.get("replicas"))).number,
+                    replicas_line=copies.line,
                     engine=backend,
                 )
             )

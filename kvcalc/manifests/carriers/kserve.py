@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 
-from kvcalc.manifests.carriers.containers import environment, of_pod, prepared
+from kvcalc.manifests.carriers.containers import environment, mistyped, of_pod, prepared
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.carriers.kubernetes import name_of
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import GpuRequest, Invocation, Word
-from kvcalc.manifests.requests import of_resources, with_product, with_visible
-from kvcalc.manifests.substitution import kubelet
+from kvcalc.manifests.requests import copies_of, of_resources, with_product, with_visible
+from kvcalc.manifests.substitution import kubelet, unexpanded
 
 __all__ = ["of_inference_service", "of_llm_inference_service", "of_runtime"]
 
@@ -37,7 +37,7 @@ def of_inference_service(resource: Node, context: Context) -> list[Invocation]:
     predictor = resource.get("spec", "predictor")
     model = predictor.get("model")
     name, line = name_of(resource), resource.line
-    replicas = predictor.get("minReplicas").number or None
+    replicas = copies_of(predictor.get("minReplicas"), least=1)
     workers = predictor.get("workerSpec")
     nodes = 1 + (workers.get("size").number or 1) if workers.is_mapping else 1
     if not model.is_mapping:
@@ -56,7 +56,9 @@ def of_inference_service(resource: Node, context: Context) -> list[Invocation]:
         return []
     env = environment(model, context)
     gpu, findings = of_resources(model.get("resources"))
-    args = [kubelet(word, env) for word in context.words(model.get("args"))]
+    findings += mistyped(model)
+    given = context.words(model.get("args"))
+    args = [kubelet(unexpanded(word, findings, "$({})"), env) for word in given]
     container = _runtime_container(runtime, context)
     before: list[Word] = []
     if container is None:
@@ -80,9 +82,11 @@ def of_inference_service(resource: Node, context: Context) -> list[Invocation]:
             image=None if container is None else context.word(container.get("image")),
             env=env,
             gpu=with_product(with_visible(gpu, env), predictor),
-            replicas=replicas,
+            replicas=replicas.number,
+            replicas_line=replicas.line,
             nodes=nodes,
             findings=tuple(findings),
+            under_entry_point=container is not None and _runs_itself(container),
         )
     ]
 
@@ -192,7 +196,8 @@ def _llm(part: Node, spec: Node, name: str, resource: Node, context: Context) ->
         image=context.word(image) if image.is_text else None,
         env=env,
         gpu=with_product(with_visible(gpu, env), pod),
-        replicas=part.get("replicas").number,
+        replicas=(copies := copies_of(part.get("replicas"))).number,
+        replicas_line=copies.line,
         nodes=nodes,
         findings=tuple(findings),
         engine="vllm",

@@ -13,6 +13,7 @@ from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Invocation, Word
 from kvcalc.manifests.launches import of_script
+from kvcalc.manifests.requests import Copies, copies_of
 
 __all__ = ["Pod", "name_of", "of_resource", "pods_of", "resources_of"]
 
@@ -26,14 +27,14 @@ class Pod(NamedTuple):
     Attributes:
         spec: of it.
         role: the name of the part that it stands in; "" where the resource has one pod.
-        replicas: pods, groups of pods or roles, multiplied; None where nothing is said.
+        replicas: pods, groups of pods or roles, multiplied, and the line of the innermost.
         size: pods that one copy spans (`podGroupSize`).
         path: keys from the resource to it.
     """
 
     spec: Node
     role: str
-    replicas: int | None
+    replicas: Copies
     size: int
     path: tuple[str, ...]
 
@@ -83,9 +84,9 @@ def of_resource(resource: Node, context: Context) -> list[Invocation]:
     return found
 
 
-def pods_of(node: Node, replicas: int | None = None) -> Iterator[Pod]:
+def pods_of(node: Node) -> Iterator[Pod]:
     """Yield the pods within a node: mappings with a list of containers."""
-    stack: list[tuple[Node, str, int | None, int, tuple[str, ...]]] = [(node, "", replicas, 1, ())]
+    stack: list[tuple[Node, str, Copies, int, tuple[str, ...]]] = [(node, "", Copies(), 1, ())]
     while stack:
         at, role, copies, size, path = stack.pop()
         if at.is_list:
@@ -98,10 +99,10 @@ def pods_of(node: Node, replicas: int | None = None) -> Iterator[Pod]:
         if containers.is_list and any(item.is_mapping for item in containers.items):
             yield Pod(at, role, copies, size, path)
             continue
-        count = at.get("replicas").number
-        count = at.get("minReplicas").number if count is None else count
-        if count is not None:
-            copies = count if copies is None else copies * count
+        count = copies_of(at.get("replicas"), at.get("minReplicas"))
+        if count.number is not None:
+            above = 1 if copies.number is None else copies.number
+            copies = count._replace(number=above * count.number)
         size = at.get("podGroupSize").number or size
         for key, value in reversed(at.fields.items()):
             if key not in _INIT and not isinstance(value.value, str) and len(path) < _MAX_DEPTH:
@@ -126,7 +127,7 @@ def of_group(resource: Node, context: Context) -> list[Invocation]:
             name=name_of(resource),
             carrier="LeaderWorkerSet",
             line=resource.line,
-            replicas=resource.get("spec", "replicas").number,
+            replicas=copies_of(resource.get("spec", "replicas")),
             nodes=size,
             extra=extra,
         )
@@ -154,7 +155,7 @@ def of_ray_cluster(resource: Node, context: Context) -> list[Invocation]:
     workers: list[Pod] = []
     for pod in pods_of(resource):
         (workers if "workerGroupSpecs" in pod.path else heads).append(pod)
-    groups = sum(pod.replicas or 1 for pod in workers)
+    groups = sum(pod.replicas.number or 1 for pod in workers)
     found: list[Invocation] = []
     for pod in heads or workers:
         found += of_pod(
@@ -163,7 +164,7 @@ def of_ray_cluster(resource: Node, context: Context) -> list[Invocation]:
             name=name_of(resource),
             carrier=resource.get("kind").text,
             line=resource.line,
-            replicas=resource.get("spec", "replicas").number,
+            replicas=copies_of(resource.get("spec", "replicas")),
             nodes=1 + groups if heads else groups,
         )
     if found and workers:
@@ -179,6 +180,13 @@ def _of_job(
     launches, _ = of_script(entry.raw, entry.lines(), {}, context.place)
     cluster = found[0] if found else Invocation(name_of(resource), "RayJob", context.file, 0)
     return [
-        cluster._replace(line=entry.line, words=launch.words, env=launch.env, findings=())
+        cluster._replace(
+            line=entry.line,
+            words=launch.words,
+            env=launch.env,
+            findings=launch.findings,
+            installed=launch.installed,
+            under_entry_point=False,  # a job runs its own command
+        )
         for launch in launches
     ]

@@ -10,13 +10,16 @@ from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.carriers.kubernetes import name_of, resources_of
 from kvcalc.manifests.documents import Node, read_documents
 from kvcalc.manifests.found import Invocation
+from kvcalc.manifests.sources import beside
 
 __all__ = ["of_kustomization"]
 
 _MERGED_BY = ("name", "mountPath", "containerPort", "key")
 _STEP = re.compile(r"\d{1,4}")
 _MOST_FILES = 60
-_MAX_DEPTH = 6
+_MAX_DEPTH = 6  # kustomizations inside one another
+_MAX_INSIDE = 40  # keys of a resource inside one another
+_LONGEST_NAME = 200
 
 
 def of_kustomization(node: Node, context: Context) -> list[Invocation]:
@@ -64,7 +67,7 @@ def _read(path: str, context: Context, depth: int) -> list[Node]:
         text = context.folder.read(posixpath.join(path, name))
         if text is not None:
             try:
-                documents = read_documents(text, path)
+                documents = read_documents(text, beside(context.file, posixpath.join(path, name)))
             except InputError:
                 return []
             return [r for d in documents for r in _resources(d, context, path, depth + 1)]
@@ -73,7 +76,9 @@ def _read(path: str, context: Context, depth: int) -> list[Node]:
 
 def _file(path: str, context: Context) -> list[Node]:
     text = context.folder.read(path)
-    return [] if text is None else list(resources_of(read_documents(text, path)))
+    if text is None:
+        return []
+    return list(resources_of(read_documents(text, beside(context.file, path))))
 
 
 def _patched(resource: Node, target: Node, patch: Node) -> Node:
@@ -98,7 +103,7 @@ def _patched(resource: Node, target: Node, patch: Node) -> Node:
 def _meant(resource: Node, target: Node) -> bool:
     kind, name = target.get("kind").text, target.get("name").text
     fits = not name or name == name_of(resource)
-    if not fits and len(name) < 200:  # noqa: PLR2004 - a regular expression, by kustomize's rule
+    if not fits and len(name) < _LONGEST_NAME:  # a regular expression, by kustomize's rule
         fits = name.replace(".*", "") in name_of(resource) if ".*" in name else False
     return fits and kind in ("", resource.get("kind").text)
 
@@ -135,35 +140,42 @@ def _operated(resource: Node, operation: Node) -> Node:
     return _at(resource, path, operation.get("op").text, operation.get("value"))
 
 
-def _at(node: Node, path: list[str], operation: str, value: Node) -> Node:  # noqa: C901 - one branch an operation
-    step, rest = path[0], path[1:]
+def _at(node: Node, path: list[str], operation: str, value: Node) -> Node:
+    """Return a node after an operation at a path below it."""
     if node.is_mapping:
-        whole = Node({}, node.line, node.file)
-        whole.fields.update(node.fields)
-        whole.key_lines = {**node.key_lines, step: value.line}
-        if rest and step in node:
-            whole.fields[step] = _at(node.fields[step], rest, operation, value)
-        elif not rest and operation == "remove":
-            whole.fields.pop(step, None)
-        elif not rest:
-            whole.fields[step] = value
-        return whole
-    if node.is_list:
-        items = list(node.items)
-        if step == "-" and not rest and operation == "add":
-            items.append(value)
-        elif _STEP.fullmatch(step) and int(step) <= len(items):
-            number = int(step)
-            if rest and number < len(items):
-                items[number] = _at(items[number], rest, operation, value)
-            elif operation == "add" and not rest:
-                items.insert(number, value)
-            elif number < len(items) and operation == "remove":
-                del items[number]
-            elif number < len(items) and operation == "replace":
-                items[number] = value
-        return Node(items, node.line, node.file)
-    return node
+        return _at_key(node, path, operation, value)
+    return _at_place(node, path, operation, value) if node.is_list else node
+
+
+def _at_key(node: Node, path: list[str], operation: str, value: Node) -> Node:
+    step, rest = path[0], path[1:]
+    whole = Node({}, node.line, node.file)
+    whole.fields.update(node.fields)
+    whole.key_lines = {**node.key_lines, step: value.line}
+    if rest and step in node:
+        whole.fields[step] = _at(node.fields[step], rest, operation, value)
+    elif not rest and operation == "remove":
+        whole.fields.pop(step, None)
+    elif not rest:
+        whole.fields[step] = value
+    return whole
+
+
+def _at_place(node: Node, path: list[str], operation: str, value: Node) -> Node:
+    step, rest = path[0], path[1:]
+    items = list(node.items)
+    if step == "-" and not rest and operation == "add":
+        items.append(value)
+    elif _STEP.fullmatch(step) and int(step) <= len(items):
+        number = int(step)
+        stands = items[number : number + 1]
+        if rest and stands:
+            items[number] = _at(stands[0], rest, operation, value)
+        elif not rest and operation == "add":
+            items.insert(number, value)
+        elif stands and operation in ("remove", "replace"):
+            items[number : number + 1] = [value] if operation == "replace" else []
+    return Node(items, node.line, node.file)
 
 
 def _with_images(resource: Node, images: Node) -> Node:
@@ -173,9 +185,9 @@ def _with_images(resource: Node, images: Node) -> Node:
         return resource
 
     def walk(node: Node, depth: int) -> Node:
-        if node.is_list and depth < 40:  # noqa: PLR2004
+        if node.is_list and depth < _MAX_INSIDE:
             return Node([walk(item, depth + 1) for item in node.items], node.line, node.file)
-        if not node.is_mapping or depth >= 40:  # noqa: PLR2004
+        if not node.is_mapping or depth >= _MAX_INSIDE:
             return node
         whole = Node({}, node.line, node.file)
         whole.key_lines = node.key_lines
@@ -187,7 +199,8 @@ def _with_images(resource: Node, images: Node) -> Node:
         if image.is_text and (new := named.get(name)) is not None:
             tag = new.get("newTag").text or base[len(name) + 1 :]
             text = new.get("newName").text or name
-            whole.fields["image"] = Node(f"{text}:{tag}" if tag else text, image.line, node.file)
+            said = new.get("newTag") if new.get("newTag").is_text else new
+            whole.fields["image"] = Node(f"{text}:{tag}" if tag else text, said.line, said.file)
         return whole
 
     return walk(resource, 0)

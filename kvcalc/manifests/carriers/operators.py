@@ -12,7 +12,7 @@ from kvcalc.manifests.carriers.kubernetes import name_of
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Finding, GpuRequest, Invocation, Word
 from kvcalc.manifests.gpus import find_card
-from kvcalc.manifests.requests import of_resources, with_product, with_visible
+from kvcalc.manifests.requests import copies_of, of_resources, with_product, with_visible
 
 __all__ = [
     "of_dynamo",
@@ -71,6 +71,7 @@ def _kubeai(name: str, carrier: str, spec: Node, line: int, context: Context) ->
                 product=context.word(profile, label),
                 product_key="resourceProfile",
             )
+    copies = copies_of(spec.get("minReplicas"), spec.get("replicas"), least=1)
     return [
         Invocation(
             name=name,
@@ -80,7 +81,8 @@ def _kubeai(name: str, carrier: str, spec: Node, line: int, context: Context) ->
             words=(*words, *args),
             env=env,
             gpu=gpu,
-            replicas=spec.get("minReplicas").number or spec.get("replicas").number,
+            replicas=copies.number,
+            replicas_line=copies.line,
             engine=engine,
         )
     ]
@@ -139,7 +141,8 @@ def of_kaito(resource: Node, context: Context) -> list[Invocation]:
             line=resource.line,
             words=tuple(words),
             gpu=gpu,
-            replicas=resource.get("spec", "replicas").number,
+            replicas=(copies := copies_of(resource.get("spec", "replicas"))).number,
+            replicas_line=copies.line,
             nodes=count,
             findings=tuple(findings),
             engine="vllm",
@@ -178,7 +181,8 @@ def of_model_claim(resource: Node, context: Context) -> list[Invocation]:
             line=resource.line,
             words=(*words, *context.words(args)),
             env=env,
-            replicas=spec.get("replicas").number,
+            replicas=(copies := copies_of(spec.get("replicas"))).number,
+            replicas_line=copies.line,
             engine=engine,
         )
     ]
@@ -201,7 +205,7 @@ def of_dynamo(resource: Node, context: Context) -> list[Invocation]:
                 name=f"{name_of(resource)}/{name}",
                 carrier="DynamoGraphDeployment",
                 line=part.line,
-                replicas=part.get("replicas").number,
+                replicas=copies_of(part.get("replicas")),
                 nodes=part.get("multinode", "nodeCount").number or 1,
                 bare=True,
             )
@@ -216,7 +220,7 @@ def of_dynamo(resource: Node, context: Context) -> list[Invocation]:
             name=f"{name_of(resource)}/{name}",
             carrier="DynamoGraphDeployment",
             line=part.line,
-            replicas=part.get("replicas").number,
+            replicas=copies_of(part.get("replicas")),
             nodes=part.get("multinode", "nodeCount").number or 1,
             extra=extra,
             bare=True,
@@ -283,7 +287,8 @@ def of_llmkube(resource: Node, context: Context) -> list[Invocation]:
             image=image_of_node(spec, context),
             env=env,
             gpu=with_product(with_visible(gpu, env), spec),
-            replicas=spec.get("replicas").number,
+            replicas=(copies := copies_of(spec.get("replicas"))).number,
+            replicas_line=copies.line,
             findings=tuple(findings),
             engine="vllm" if program == "vllm" else "llama.cpp",
         )

@@ -9,7 +9,6 @@ from kvcalc.core.errors import InputError
 from kvcalc.manifests.found import Attached, Invocation
 from kvcalc.manifests.launches import Launch, Place, of_script
 from kvcalc.manifests.lines import Lines
-from kvcalc.manifests.requests import with_visible
 
 __all__ = ["MENTIONS", "of_launches", "of_shell"]
 
@@ -57,22 +56,4 @@ def of_shell(text: str, place: Place, inner: Inner, first: int = 1) -> list[Invo
 
 def of_launches(launches: list[Launch], place: Place) -> list[Invocation]:
     """Return the servers of a script's commands."""
-    found: list[Invocation] = []
-    names: dict[str, int] = {}
-    for launch in launches:
-        name = launch.name or "server"
-        names[name] = names.get(name, 0) + 1
-        found.append(
-            Invocation(
-                name=name,
-                carrier="shell",
-                file=place.file,
-                line=launch.line,
-                words=launch.words,
-                image=launch.image,
-                env=launch.env,
-                gpu=with_visible(launch.gpu, launch.env),
-                attached=launch.attached,
-            )
-        )
-    return found
+    return [launch.started(launch.name or "server", "shell", place.file) for launch in launches]

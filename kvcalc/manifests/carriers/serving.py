@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 
 from kvcalc.core.errors import InputError
 from kvcalc.manifests.carriers.containers import environment
 from kvcalc.manifests.carriers.context import Context, as_flags
 from kvcalc.manifests.carriers.kubernetes import name_of
 from kvcalc.manifests.documents import Node, read_documents
-from kvcalc.manifests.found import GpuRequest, Invocation, Word
+from kvcalc.manifests.found import Finding, GpuRequest, Invocation, Word
 from kvcalc.manifests.launches import of_script
-from kvcalc.manifests.requests import with_visible
+from kvcalc.manifests.packages import installed_in
+from kvcalc.manifests.requests import copies_of, with_visible
 from kvcalc.manifests.templates import Piece
 
 __all__ = ["of_llama_swap", "of_ray_serve", "of_ray_service", "of_sky_pilot"]
 
 _MACRO = re.compile(r"\$\{([A-Za-z_][\w.-]*)\}")
+_SUFFIXED = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)([kKmMgGtT])", re.ASCII)
+_NUMBERS = {
+    *("max_model_len", "max_num_batched_tokens", "max_num_scheduled_tokens", "max_num_seqs"),
+    *("kv_cache_memory_bytes", "block_size"),
+}
 
 
 def of_ray_service(resource: Node, context: Context) -> list[Invocation]:
@@ -36,7 +43,23 @@ def of_ray_serve(document: Node, context: Context, name: str = "") -> list[Invoc
         called = application.get("name").text or name
         args = application.get("args")
         found += [_ray_model(config, called, context) for config in _llm_args(args)]
+        for each in args.get("llm_configs").items:
+            if each.is_text:
+                found += _llm_file(each.text, called, context)
     return found
+
+
+def _llm_file(path: str, name: str, context: Context) -> list[Invocation]:
+    """Return the server of a configuration that a Ray Serve file names by its path."""
+    text = context.folder.read(path)
+    if text is None:
+        return []
+    inner = context.of_file(path)
+    try:
+        documents = read_documents(text, inner.file, context.marks)
+    except InputError:
+        return []
+    return [_ray_model(config, name, inner) for config in documents if config.is_mapping]
 
 
 def _llm_args(args: Node) -> Iterator[Node]:
@@ -58,7 +81,8 @@ def _ray_model(config: Node, name: str, context: Context) -> Invocation:
     if source.is_text:
         words.append(context.word(source))
     kwargs = config.get("engine_kwargs")
-    words += as_flags(kwargs.fields.items(), context)
+    plain, findings = _python_numbers(kwargs)
+    words += as_flags(plain, context)
     kind = config.get("accelerator_type")
     tensor = kwargs.get("tensor_parallel_size").number or 1
     pipeline = kwargs.get("pipeline_parallel_size").number or 1
@@ -73,9 +97,9 @@ def _ray_model(config: Node, name: str, context: Context) -> Invocation:
     if kind.is_text:
         gpu = gpu._replace(product=context.word(kind), product_key="accelerator_type")
     deployment = config.get("deployment_config")
-    replicas = deployment.get("num_replicas").number
-    if replicas is None:
-        replicas = deployment.get("autoscaling_config", "min_replicas").number
+    copies = copies_of(
+        deployment.get("num_replicas"), deployment.get("autoscaling_config", "min_replicas")
+    )
     env = {
         key: context.word(node)
         for key, node in config.get("runtime_env", "env_vars").fields.items()
@@ -88,9 +112,30 @@ def _ray_model(config: Node, name: str, context: Context) -> Invocation:
         words=tuple(words),
         env=env,
         gpu=with_visible(gpu, env),
-        replicas=replicas,
+        replicas=copies.number,
+        replicas_line=copies.line,
+        findings=tuple(findings),
         engine="vllm",
     )
+
+
+def _python_numbers(kwargs: Node) -> tuple[list[tuple[str, Node]], list[Finding]]:
+    """Return engine_kwargs without the numbers that Python does not read, and these.
+
+    They go to the engine as they are, not through its command line, which reads 32k.
+    """
+    plain: list[tuple[str, Node]] = []
+    findings: list[Finding] = []
+    for key, node in kwargs.fields.items():
+        found = _SUFFIXED.fullmatch(node.raw.strip())
+        if key not in _NUMBERS or found is None:
+            plain.append((key, node))
+            continue
+        by = 1000 if found[2].islower() else 1024
+        number = int(Decimal(found[1]) * by ** (1 + "kmgt".index(found[2].lower())))
+        message = f"{key} is no number here: engine_kwargs go to the engine as they are"
+        findings.append(Finding("bad-value", "error", message, f"write {number}", node.line))
+    return plain, findings
 
 
 def of_sky_pilot(task: Node, context: Context) -> list[Invocation]:
@@ -111,26 +156,27 @@ def of_sky_pilot(task: Node, context: Context) -> list[Invocation]:
         env.setdefault("SKYPILOT_NUM_GPUS_PER_NODE", Word(str(gpu.devices), gpu.line))
     run = task.get("run")
     image = resources.get("image_id").text.removeprefix("docker:") or None
-    launches, _ = of_script(run.raw, run.lines(), env, context.place, image=image, closed=True)
+    launches, _ = of_script(
+        run.raw,
+        run.lines(),
+        env,
+        context.place,
+        image=image,
+        closed=True,
+        installed=installed_in(task.get("setup").text),
+    )
     name = task.get("name").text or "task"
+    service = task.get("service")
+    copies = copies_of(
+        service.get("replicas"), service.get("replica_policy", "min_replicas"), least=1
+    )
     found = []
     for number, launch in enumerate(launches, 1):
-        asked = launch.gpu if gpu.resource is None else gpu
+        called = name if len(launches) == 1 else f"{name}/{number}"
+        asked = launch._replace(gpu=launch.gpu if gpu.resource is None else gpu)
+        server = asked.started(called, "SkyPilot", context.file, launch.line or run.line)
         found.append(
-            Invocation(
-                name=name if len(launches) == 1 else f"{name}/{number}",
-                carrier="SkyPilot",
-                file=context.file,
-                line=launch.line or run.line,
-                words=launch.words,
-                image=launch.image,
-                env=launch.env,
-                gpu=with_visible(asked, launch.env),
-                replicas=task.get("service", "replicas").number
-                or task.get("service", "replica_policy", "min_replicas").number,
-                nodes=count,
-                attached=launch.attached,
-            )
+            server._replace(replicas=copies.number, replicas_line=copies.line, nodes=count)
         )
     return found
 
@@ -187,20 +233,8 @@ def of_llama_swap(document: Node, context: Context) -> list[Invocation]:
             if equals:
                 env[key] = context.word(item, value)
         launches, _ = of_script(text, cmd.lines(), env, context.place)
-        found += [
-            Invocation(
-                name=name,
-                carrier="llama-swap",
-                file=context.file,
-                line=models.key_lines[name],
-                words=launch.words,
-                image=launch.image,
-                env=launch.env,
-                gpu=with_visible(launch.gpu, launch.env),
-                attached=launch.attached,
-            )
-            for launch in launches
-        ]
+        line = models.key_lines[name]
+        found += [each.started(name, "llama-swap", context.file, line) for each in launches]
     return found
 
 
@@ -214,14 +248,3 @@ def _with_macros(text: str, macros: dict[str, Node], context: Context, depth: in
         return _with_macros(node.raw.strip(), macros, context, depth + 1).replace("\n", " ")
 
     return _MACRO.sub(put, text)[:200_000]
-
-
-def llm_config_files(document: Node, context: Context) -> Iterator[Node]:
-    """Yield the configurations that a Ray Serve file names by path, from beside it."""
-    for application in document.get("applications").items:
-        for each in application.get("args", "llm_configs").items:
-            if each.is_text and (text := context.folder.read(each.text)) is not None:
-                try:
-                    yield from read_documents(text, each.text)
-                except InputError:
-                    continue

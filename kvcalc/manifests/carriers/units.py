@@ -67,19 +67,9 @@ def of_unit(
             own = launch.words
             if own and [w.text for w in words[-len(own) :]] == [w.text for w in own]:
                 own = tuple(words[-len(own) :])
-            found.append(
-                Invocation(
-                    name=name if not found else f"{name}/{len(found) + 1}",
-                    carrier="systemd",
-                    file=place.file,
-                    line=entry.line,
-                    words=own,
-                    image=launch.image,
-                    env=launch.env,
-                    gpu=with_visible(launch.gpu, launch.env),
-                    attached=launch.attached,
-                )
-            )
+            called = name if not found else f"{name}/{len(found) + 1}"
+            server = launch.started(called, "systemd", place.file, entry.line)
+            found.append(server._replace(words=own))
     if quadlet:
         found += _quadlet(entries, name, env, place, marks)
     if not found and any(key.startswith("OLLAMA_") for key in env):
@@ -132,21 +122,20 @@ def _quadlet(
     asks = gpu.resource is not None
     named = of("ContainerName")
     called = named[-1].text.strip() if named else name
+    launches = of_container(
+        words,
+        image,
+        env,
+        place,
+        line=line,
+        likely=asks,
+        under_entry_point=not of("Entrypoint"),
+    )
     return [
-        Invocation(
-            name=called if number == 1 else f"{called}/{number}",
-            carrier="quadlet",
-            file=place.file,
-            line=line,
-            words=launch.words,
-            image=launch.image,
-            env=launch.env,
-            gpu=with_visible(gpu, launch.env),
-            attached=launch.attached,
+        launch._replace(gpu=gpu).started(
+            called if number == 1 else f"{called}/{number}", "quadlet", place.file, line
         )
-        for number, launch in enumerate(
-            of_container(words, image, env, place, line=line, likely=asks), 1
-        )
+        for number, launch in enumerate(launches, 1)
     ]
 
 

@@ -77,7 +77,7 @@ def of_documents(documents: list[Node], context: Context) -> list[Invocation]:
     for each in context.documents:
         reader = _reader(each)
         if reader is not None:
-            found += reader(each, context)
+            found += reader(each, context.within(each.file.name))
     return found
 
 
@@ -100,38 +100,47 @@ def _reader(node: Node) -> _Reader | None:
     return _by_keys(node) if node.is_mapping else None
 
 
-def _by_keys(node: Node) -> _Reader | None:  # noqa: C901 - one branch a kind of file
-    services = node.get("services")
-    models = node.get("models")
-    if services.is_mapping and any(
+def _by_keys(node: Node) -> _Reader:
+    """Return what reads a file of no kind, by the keys that it holds."""
+    return next((reader for fits, reader in _FILES if fits(node)), _other)
+
+
+def _is_compose(node: Node) -> bool:
+    return any(
         key in service
-        for service in services.fields.values()
+        for service in node.get("services").fields.values()
         for key in ("image", "build", "command", "extends")
-    ):
-        return of_compose
-    if node.get("servingEngineSpec").is_mapping:
-        return charts.of_production_stack
-    if node.get("modelArtifacts").is_mapping:
-        return charts.of_modelservice
-    if node.get("catalog").is_mapping:
-        return operators.of_kubeai_catalog
-    if node.get("inference").is_mapping and (
-        node.get("modelParameters").is_mapping or node.get("inference", "modelServer").is_mapping
-    ):
-        return charts.of_ai_on_eks
-    if "serveConfigV2" in node:
-        return serving.of_ray_service
-    if node.get("applications").is_list:
-        return serving.of_ray_serve
-    if node.get("run").is_text and ("resources" in node or "envs" in node or "setup" in node):
-        return serving.of_sky_pilot
-    if models.is_mapping and any("cmd" in model for model in models.fields.values()):
-        return serving.of_llama_swap
-    if node.get("resources").is_list and "kind" not in node:
-        return of_kustomization
-    if node.get("model_sets").is_list:
-        return embedded.of_catalog
-    return _other
+    )
+
+
+def _is_ai_on_eks(node: Node) -> bool:
+    server = node.get("inference", "modelServer")
+    return node.get("inference").is_mapping and (
+        node.get("modelParameters").is_mapping or server.is_mapping
+    )
+
+
+def _is_task(node: Node) -> bool:
+    return node.get("run").is_text and any(key in node for key in ("resources", "envs", "setup"))
+
+
+_FILES: tuple[tuple[Callable[[Node], bool], _Reader], ...] = (
+    # whether it is such a file, and what reads it; the first that fits
+    (_is_compose, of_compose),
+    (lambda node: node.get("servingEngineSpec").is_mapping, charts.of_production_stack),
+    (lambda node: node.get("modelArtifacts").is_mapping, charts.of_modelservice),
+    (lambda node: node.get("catalog").is_mapping, operators.of_kubeai_catalog),
+    (_is_ai_on_eks, charts.of_ai_on_eks),
+    (lambda node: "serveConfigV2" in node, serving.of_ray_service),
+    (lambda node: node.get("applications").is_list, serving.of_ray_serve),
+    (_is_task, serving.of_sky_pilot),
+    (
+        lambda node: any("cmd" in model for model in node.get("models").fields.values()),
+        serving.of_llama_swap,
+    ),
+    (lambda node: node.get("resources").is_list and "kind" not in node, of_kustomization),
+    (lambda node: node.get("model_sets").is_list, embedded.of_catalog),
+)
 
 
 def _other(node: Node, context: Context) -> list[Invocation]:
