@@ -5,13 +5,16 @@ llama.cpp b11434 common/arg.cpp (kv_cache_types) and ggml/src/ggml-common.h (the
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from kvcalc.core.dtypes import CacheDtype, KvDtype, cache_dtype, kv_dtype
-from kvcalc.core.errors import UnsupportedError, UsageError
+from kvcalc.core.errors import UnknownNameError, UnsupportedError, UsageError
 
 __all__ = ["CacheTypes", "cache_types", "elements_bytes", "quantized"]
 
+_T = TypeVar("_T")
 _DEFAULT = "float16"
 _TYPES = ("float32", "float16", "bfloat16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 _WORDS = "f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl"
@@ -45,10 +48,10 @@ def cache_types(both: str, k: str | None, v: str | None) -> CacheTypes:
     >>> cache_types("q8_0:q4_0", None, None).name, cache_types("auto", None, "q8_0").name
     ('q8_0:q4_0', 'float16:q8_0')
     """
-    first = kv_dtype(both, _DEFAULT)
+    first = _known(both, lambda: kv_dtype(both, _DEFAULT))
     found = []
     for name, word, other in (("cache_type_k", k, first.k), ("cache_type_v", v, first.v)):
-        kept = other if word is None else cache_dtype(word)
+        kept = other if word is None else _known(word, partial(cache_dtype, word))
         if word is not None and both != "auto" and kept != other:
             raise UsageError(
                 f"{name} {word} and kv_cache_dtype {both} do not agree", hint="give one of the two"
@@ -59,6 +62,14 @@ def cache_types(both: str, k: str | None, v: str | None) -> CacheTypes:
             )
         found.append(kept)
     return CacheTypes(*found)
+
+
+def _known(asked: str, read: Callable[[], _T]) -> _T:
+    """Return a type; one that nobody knows is told beside those of llama.cpp."""
+    try:
+        return read()
+    except UnknownNameError as error:
+        raise UnknownNameError("cache dtype", error.name or asked, _WORDS.split(", ")) from None
 
 
 def quantized(type_: CacheDtype) -> bool:

@@ -15,7 +15,7 @@ from kvcalc.engines.vllm.card import Card
 from kvcalc.engines.vllm.kernels import BLACKWELL
 from kvcalc.engines.vllm.version import Release
 
-__all__ = ["in_dtype", "is_pooling", "kv_word", "state_word"]
+__all__ = ["KV_DTYPES", "in_dtype", "is_pooling", "kv_word", "state_word"]
 
 _POOLING = ("RewardModel", "ForSequenceClassification")
 """Ends of architectures that vLLM serves as pooling models (config/model.py)."""
@@ -30,7 +30,7 @@ _SPELLINGS = {
     "float8_e5m2": "fp8_e5m2",
 }
 
-_KV_DTYPES = (
+KV_DTYPES = (
     "auto",
     "float16",
     "bfloat16",
@@ -133,7 +133,7 @@ def kv_word(model: ModelSpec, asked: str, card: Card, wanted: Release) -> str:
     name = _spelled(asked)
     _check_known(name, asked, model)
     later = _came_later(name, wanted)
-    if name == model.dtype and (later or name not in _KV_DTYPES):
+    if name == model.dtype and (later or name not in KV_DTYPES):
         return "auto"  # the release has no other word for the model's own dtype
     if later:
         raise UnsupportedError(
@@ -155,12 +155,15 @@ def _check_known(name: str, asked: str, model: ModelSpec) -> None:
         raise UnsupportedError(
             f"vLLM keeps K and V in one dtype, not in {asked!r:.40}", hint="give one dtype"
         )
-    if name in _KV_DTYPES:
+    if name in KV_DTYPES:
         return
-    cache_dtype(name)  # a name that no engine knows is told as such
+    try:
+        cache_dtype(name)
+    except UnknownNameError:  # told as such, beside the names of this engine
+        raise UnknownNameError("cache dtype", asked, KV_DTYPES) from None
     if name != "float32" or model.dtype != "float32":
         raise UnsupportedError(
-            f"vLLM has no KV cache dtype {asked!r:.40}", hint=f"known: {', '.join(_KV_DTYPES)}"
+            f"vLLM has no KV cache dtype {asked!r:.40}", hint=f"known: {', '.join(KV_DTYPES)}"
         )
 
 
