@@ -92,12 +92,12 @@ WORDS = {
 """Engine -> kvcalc's word for a value -> its own."""
 
 VARIABLES = {
-    "vllm": {"VLLM_PP_LAYER_PARTITION": "VLLM_PP_LAYER_PARTITION"},
+    "vllm": {name: name for name in ("VLLM_PP_LAYER_PARTITION", "VLLM_ALLOW_LONG_MAX_MODEL_LEN")},
     "sglang": {
         name: name
         for name in (
             *("SGLANG_MAMBA_CONV_DTYPE", "SGLANG_MAMBA_SSM_DTYPE", "SGLANG_SWA_EVICTION_INTERVAL"),
-            "SGLANG_DSV4_COMPRESS_STATE_DTYPE",
+            *("SGLANG_DSV4_COMPRESS_STATE_DTYPE", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),
         )
     },
     "tgi": {

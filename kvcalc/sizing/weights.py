@@ -59,7 +59,14 @@ def weights_of(
             # A draft model lies on the last stage, split as the model is.
             own = weights_on_rank(draft, tp=tp)
             term = _added(term, own.low_bytes, own.high_bytes, f" and the draft's, {own.source}")
-        terms.append(_added(term, 0, beside_bytes(model, tp), ""))
+        term = _added(term, 0, beside_bytes(model, tp), "")
+        if "cpu_offload_gb" in deployment.engine_args:
+            from kvcalc.engines.vllm.host import left_on_card  # few questions ask for it
+
+            share = found.ranks[stage].share
+            layers = model.num_hidden_layers // pp if share is None else share.num_hidden_layers
+            term = left_on_card(term, model, deployment, layers)
+        terms.append(term)
     return tuple(terms)
 
 

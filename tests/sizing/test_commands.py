@@ -81,6 +81,15 @@ _ASKED = {
                     num_gpu_blocks_override=1000),
     "adapters": asked("llama-3.1-8b", "l40s", engine="vllm", max_model_len=8192,
                       engine_args={"max_loras": 4, "max_lora_rank": 64}),
+    "adapters in full": asked("llama-3.1-8b", "l40s", engine="vllm", max_model_len=8192,
+                              engine_args={"enable_lora": True, "max_loras": 2,
+                                           "max_lora_rank": 16, "fully_sharded_loras": True}),
+    "on the host": asked("llama-3.1-8b", "l40s", engine="vllm", max_model_len=8192,
+                         engine_args={"cpu_offload_gb": 4, "kv_offloading_size": 32}),
+    "no images": asked("qwen3.5-27b", "h100-80gb", engine="vllm", max_model_len=8192,
+                       engine_args={"limit_mm_per_prompt": '{"image": 0, "video": 0}'}),
+    "swapped": asked("llama-3.1-8b", "l40s", engine="vllm", engine_version="0.6.3",
+                     max_model_len=8192, engine_args={"swap_space": 8}),
     "a partition": asked("llama-3.1-8b", "l40s", engine="vllm", max_model_len=8192,
                          pipeline_parallel_size=2,
                          engine_args={"VLLM_PP_LAYER_PARTITION": "18,14"}),
@@ -155,10 +164,10 @@ def test_the_command_starts_what_was_asked(question: Question) -> None:
         assert getattr(again, name) == getattr(found, name), name
 
 
-_SAME = ("plain", "all of vLLM's", "bytes", "blocks", "a partition", "a draft", "a head",
-         "its own layers", "ngram", "experts", "windows", "context parallel", "sglang",
-         "sglang's copies", "sglang's variables", "tensorrt-llm", "lmdeploy",
-         "turbomind's blocks")  # fmt: skip
+_SAME = ("adapters in full", "on the host", "no images", "swapped", "plain", "all of vLLM's",
+         "bytes", "blocks", "a partition", "a draft", "a head", "its own layers", "ngram",
+         "experts", "windows", "context parallel", "sglang", "sglang's copies",
+         "sglang's variables", "tensorrt-llm", "lmdeploy", "turbomind's blocks")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", _SAME)

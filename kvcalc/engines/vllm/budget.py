@@ -12,11 +12,14 @@ from math import ceil
 
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.dtypes import element_bytes
+from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.memory import MemoryBudget, Term, TermName, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import format_number_of
 from kvcalc.core.visible import Visible, driver_context, named_card, visible
 from kvcalc.core.widths import Span, Widths, widths_of
+from kvcalc.engines.vllm.arguments import limits_of, takes_no_input
 from kvcalc.engines.vllm.lora import adapters
 from kvcalc.engines.vllm.profile import (
     Asked,
@@ -126,20 +129,19 @@ def _terms(
 ) -> Iterator[Term]:
     itemsize = element_bytes(model.dtype)
     guessed = "" if widths.known else "; the model's widths are guessed: its config told none"
+    rows = format_number_of(step.rows, "row")
+    sampled = f", or sampling from {rows} of logits" if step.rows else ""
     peak = activation(model, widths, step, gpu.memory_bytes, itemsize)
     yield _term(
         "activation",
         peak,
-        f"a step of {step.tokens} tokens, or sampling from {step.rows} rows of logits"
+        f"a step of {format_number_of(step.tokens, 'token')}{sampled}"
         f" (gpu_model_runner.py, profile_run){guessed}",
     )
-    if widths.multimodal and first:
-        yield _term(
-            "other",
-            encoder(widths, step, gpu.memory_bytes, itemsize, v0=v0),
-            "the encoder's profile and cache (compute_mm_encoder_budget); its own widths are not"
-            " known",
-        )
+    limits = limits_of(deployment)
+    if widths.multimodal and first and not takes_no_input(limits):
+        span = encoder(widths, step, gpu.memory_bytes, itemsize, v0=v0)
+        yield _encoder(span, limits or {}, v0=v0)
     slots = adapters(model, widths, deployment, settings)
     if slots is not None:
         yield _term("other", slots.span, slots.source)
@@ -150,6 +152,30 @@ def _terms(
         "context",
         context(settings, gpu.memory_bytes, shared=gpu.memory_kind == "unified"),
         f"kernels, cuBLAS: {_MEASURED}",
+    )
+
+
+def _encoder(span: Span, limits: dict[str, int], *, v0: bool) -> Term:
+    """Return what an encoder takes beside the language model's step.
+
+    V1's cache has room for a step or the largest item however many a prompt may have; V0 profiles
+    as many as that.
+
+    Raises:
+        UnsupportedError: V0, and more than one a prompt.
+    """
+    if v0 and max(limits.values(), default=1) > 1:
+        raise UnsupportedError(
+            "V0's profile encodes as many inputs as limit_mm_per_prompt allows: that is not"
+            " modelled for more than one",
+            hint="set it to one of each kind, or give a later version (0.11.0 or newer)",
+        )
+    some = " (some kinds are put off)" if 0 in limits.values() else ""
+    return _term(
+        "other",
+        Span(0, span.high) if some else span,
+        "the encoder's profile and cache (compute_mm_encoder_budget); its own widths are not known"
+        + some,
     )
 
 

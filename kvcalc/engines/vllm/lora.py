@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.units import format_number_of
 from kvcalc.core.widths import Span, Widths
+from kvcalc.engines.vllm.arguments import switch_of, whole_of
 from kvcalc.engines.vllm.settings import Settings
 
 __all__ = ["Slots", "adapters"]
@@ -26,7 +27,7 @@ class Slots(NamedTuple):
 def adapters(
     model: ModelSpec, widths: Widths, deployment: Deployment, settings: Settings
 ) -> Slots | None:
-    """Return the slots of adapters; None without any.
+    """Return the slots of adapters; None without any (enable_lora, or a number of slots).
 
     vLLM 0.33 lora/layers/ (create_lora_weights): max_loras pairs of max_lora_rank rows for every
     linear layer, two for query, key and value, two for gate and up. A is whole on every rank, B is
@@ -35,10 +36,11 @@ def adapters(
     Raises:
         InvalidValueError: a number of slots or a rank that is none.
     """
-    slots = _number(deployment, "max_loras")
-    rank = _number(deployment, "max_lora_rank")
-    if slots is None and rank is None:
+    slots, rank = whole_of(deployment, "max_loras"), whole_of(deployment, "max_lora_rank")
+    enabled = switch_of(deployment, "enable_lora")
+    if enabled is False or (enabled is None and slots is None and rank is None):
         return None
+    sharded = bool(switch_of(deployment, "fully_sharded_loras"))
     slots, rank = slots or 1, rank or _DEFAULT_RANK
     low, high = (
         model.num_hidden_layers
@@ -49,12 +51,13 @@ def adapters(
         for hidden, inner, experts, split in (
             # The projections of attention alone, and with an MLP or all experts' MLPs.
             (widths.hidden.low, 0, 0, settings.tp),
-            (widths.hidden.high, *_inner(model, widths), 1),
+            (widths.hidden.high, *_inner(model, widths), settings.tp if sharded else 1),
         )
     )
     return Slots(
         Span(low, high),
-        f"{slots} slots for adapters of rank {rank} (lora/layers/, create_lora_weights)",
+        f"{format_number_of(slots, 'slot')} for adapters of rank {rank}"
+        " (lora/layers/, create_lora_weights)",
     )
 
 
@@ -63,12 +66,3 @@ def _inner(model: ModelSpec, widths: Widths) -> tuple[int, int]:
     if size is not None and size.num_experts is not None:
         return widths.expert_inner.high, size.num_experts
     return widths.inner.high, 1
-
-
-def _number(deployment: Deployment, name: str) -> int | None:
-    value = deployment.engine_args.get(name)
-    if value is None:
-        return None
-    if type(value) is not int or value < 1:
-        raise InvalidValueError(f"{name} is {value!r:.40}, not a whole number from 1")
-    return value

@@ -19,6 +19,7 @@ from kvcalc.engines.vllm.assemble import ranks_of
 from kvcalc.engines.vllm.attention import packed_dtype
 from kvcalc.engines.vllm.checks import check_context_parallel
 from kvcalc.engines.vllm.grouping import Grouping, group_layers
+from kvcalc.engines.vllm.host import host_parts, notes_on_arguments
 from kvcalc.engines.vllm.layers import Layers
 from kvcalc.engines.vllm.notes import explain
 from kvcalc.engines.vllm.platform import Platform
@@ -28,6 +29,8 @@ from kvcalc.engines.vllm.version import LAST_V0
 
 __all__ = ["plan_on"]
 
+_LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+
 
 def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> CachePlan:
     """Return the plan that vLLM makes on a platform.
@@ -36,8 +39,11 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         UnsupportedError: what vLLM refuses for this model and card, or kvcalc does not model.
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
+    allowed = deployment.engine_args.get(_LONGER)
     notes = [
-        f"{line}: vLLM refuses that unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set"
+        f"{line}: {_LONGER}={allowed} is set"
+        if allowed
+        else f"{line}: vLLM refuses that unless {_LONGER}=1 is set"
         for line in beyond(model, deployment.max_model_len)
     ]
     model, settings = resolve(model, deployment, notes, platform.card)
@@ -67,6 +73,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         ranks = (msgspec.structs.replace(ranks[0], share=share),)
     notes.extend(explain(model, layers, grouping, ranks, settings))
     notes.extend(notes_of_release(model, grouping, settings))
+    notes.extend(notes_on_arguments(model, deployment))
     return CachePlan(
         engine=platform.engine,
         engine_version=platform.version or str(settings.release),
@@ -84,6 +91,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         check=settings.rules.check,
         check_spares_reserved=settings.rules.spares_null_block,
         check_fixed_units=settings.rules.override_in_check,
+        host=host_parts(deployment, ranks),
         notes=tuple(notes),
         unsupported=platform.unsupported(layers, grouping, settings),
         convention=platform.convention(settings),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError, UnknownNameError
+from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.model import PARTITION, ModelSpec, stage_partition
 from kvcalc.core.units import format_count
+from kvcalc.engines.vllm.arguments import check_arguments
 from kvcalc.engines.vllm.card import ASSUMED, Card, card_of
 from kvcalc.engines.vllm.dtypes import in_dtype, kv_word, state_word
 from kvcalc.engines.vllm.rules import Rules, rules_of, told_apart
@@ -61,9 +62,6 @@ _KNOWN = {
     "draft_model",
     "engine_args",
 }
-
-_ENGINE_ARGS = ("max_loras", "max_lora_rank", PARTITION)
-"""Slots of adapters take memory beside the cache, and change nothing of it."""
 
 
 class Settings(NamedTuple):
@@ -150,10 +148,8 @@ def resolve(
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
     deployment.refuse_others(_KNOWN, "vLLM")
-    for name in deployment.engine_args:
-        if name not in _ENGINE_ARGS:
-            raise UnknownNameError("vLLM setting", name, _ENGINE_ARGS)
     wanted = release(deployment.engine_version)
+    check_arguments(deployment, wanted)
     rules = rules_of(wanted)
     check_served(model, wanted, deployment.pipeline_parallel_size)
     apart = told_apart(wanted)

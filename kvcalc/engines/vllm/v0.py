@@ -18,18 +18,17 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.dtypes import element_bytes, kv_dtype
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import Cache
-from kvcalc.core.memory import HostPart
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank, Rows
 from kvcalc.core.rules import Grow, Slots
 from kvcalc.core.units import format_count, round_up
 from kvcalc.engines.vllm.dtypes import is_pooling
+from kvcalc.engines.vllm.host import host_parts, swap_part
 from kvcalc.engines.vllm.kernels import BLACKWELL
 from kvcalc.engines.vllm.settings import DEFAULT_BLOCK_SIZE, Settings
 
 __all__ = ["plan_v0", "starts_v0"]
 
-_SWAP_SPACE = 4 * 2**30
 _HOPPER = 9
 _MLA_SINCE = (0, 7, 1)
 _FLASHMLA_SINCE = (0, 8, 0)
@@ -118,7 +117,7 @@ def plan_v0(
         reuse_tokens=block if deployment.enable_prefix_caching else None,
         report="tokens",
         check_spares_reserved=False,
-        host=(_swap(settings.tp * settings.pp),),
+        host=tuple(filter(None, (swap_part(deployment, ranks), *host_parts(deployment, ranks)))),
         notes=tuple(notes),
         unsupported=unsupported,
         convention=_convention(settings),
@@ -259,14 +258,3 @@ def _state_slots(deployment: Deployment) -> int:
     if seqs <= _GRAPH_STEP:
         return 1 << (seqs - 1).bit_length()
     return round_up(seqs, _GRAPH_STEP)
-
-
-def _swap(gpus: int) -> HostPart:
-    """Blocks on the host for sequences that are put aside: engine/arg_utils.py, swap_space."""
-    size = gpus * _SWAP_SPACE
-    return HostPart(
-        name="swap space",
-        low_bytes=size,
-        high_bytes=size,
-        source="swap_space: 4 GiB a GPU unless told otherwise",
-    )

@@ -29,6 +29,9 @@ _WORKER = {"MODEL_NAME": "model", "MODEL_REVISION": "revision"}
 _LEVEL = re.compile(r"-O(?:=?([0-3]))?")
 _NOTHING = ("0", "0.0")
 _SLOTS = {"max_loras": 1, "max_lora_rank": 16}
+_BY_KEY = ("limit_mm_per_prompt",)
+"""Options whose keys may stand behind a dot, and count one by one."""
+_SWAP_UNTIL = (0, 18)
 
 
 def read(reading: Reading, start: Start) -> None:
@@ -44,11 +47,14 @@ def read(reading: Reading, start: Start) -> None:
     found = split(words, grammar, reading.version)
     reading.findings.extend(found.findings)
     for given in found.given:
-        if (rule := rules.get(given.name)) is not None and not given.path:
+        if (rule := rules.get(given.name)) is not None and (
+            not given.path or given.name in _BY_KEY
+        ):
             rule(reading, given)
         _bears_on(reading, given)
     _alone(reading, start, found.alone, found.passed)
     _adapters(reading)
+    _on_host(reading)
     propose(reading, found.given)
     environment(reading)
     if start.how == "demo api_server":
@@ -140,11 +146,32 @@ def _from_worker(reading: Reading) -> Iterator[Word]:
             yield word._replace(text=f"{flag}={word.text}")
 
 
+def _on_host(reading: Reading) -> None:
+    """Leave out what the release has not, which is told, and what another program keeps."""
+    at = number_of(reading.version)
+    swap, size = reading.settings.get("swap_space"), reading.settings.get("kv_offloading_size")
+    if swap is not None and (at is None or at[:2] >= _SWAP_UNTIL):
+        reading.settings["swap_space"] = swap._replace(kind="other")
+    if size is None:
+        return
+    since = number_of(SINCE["kv_offloading_size"])
+    early = at is not None and since is not None and at < since
+    if reading.has("kv_offloading_backend") not in (None, "native"):
+        what = "what another program keeps on the host is not counted"
+        reading.not_modelled(size.written, Word("", size.line, file=size.file), what)
+        early = True
+    if early:
+        reading.settings["kv_offloading_size"] = size._replace(kind="other")
+
+
 def _adapters(reading: Reading) -> None:
     """Set the slots of adapters, which nothing makes without --enable-lora."""
     enabled = reading.settings.get("enable_lora")
     if enabled is None or not enabled.value:
         return
+    sharded = reading.settings.get("fully_sharded_loras")
+    if sharded is not None:
+        reading.settings["fully_sharded_loras"] = sharded._replace(kind="arg")
     for name, default in _SLOTS.items():
         old = reading.settings.get(name, enabled._replace(name=name, value=default))
         reading.settings[name] = old._replace(kind="arg")

@@ -5,6 +5,8 @@ vLLM 0.33 engine/arg_utils.py; the releases are those of the wheels that were lo
 
 from __future__ import annotations
 
+from kvcalc.core.errors import InvalidValueError
+from kvcalc.engines.vllm.arguments import counts_of
 from kvcalc.engines.vllm.options import SINCE
 from kvcalc.manifests.commands.numbers import decimal, short, whole
 from kvcalc.manifests.commands.options import Given
@@ -39,6 +41,30 @@ def _load_format(reading: Reading, given: Given) -> None:
         )
 
 
+def _limits(reading: Reading, given: Given) -> None:
+    """Set how many inputs a prompt may have: JSON, `image=2,video=0`, or a key behind a dot."""
+    if reading.unresolved(given.written, given.word):
+        reading.put("limit_mm_per_prompt", None, "arg", given.written, given.word)
+        return
+    text = given.word.text.strip()
+    if given.path:
+        before = reading.has("limit_mm_per_prompt")
+        kinds = f"{before}," if isinstance(before, str) and before else ""
+        text = f"{kinds}{given.path[0]}={text}"
+    try:
+        counts_of(text)
+    except InvalidValueError as fault:
+        reading.bad(given.written, given.word, fault.hint)
+        return
+    reading.put("limit_mm_per_prompt", text, "arg", given.written, given.word)
+
+
+def _cache(reading: Reading, given: Given) -> None:
+    """Set the cache's dtype; a fork's own words stay, and the engine tells what it has not."""
+    known = reading.engine == "vllm" and not given.word.text.strip().startswith("octave_")
+    (_KNOWN_CACHE if known else text("kv_cache_dtype", "field"))(reading, given)
+
+
 _FIELDS = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "block_size"),
     *("decode_context_parallel_size", "max_num_seqs", "num_gpu_blocks_override"),
@@ -54,15 +80,15 @@ _SHOWN_WHOLE = (
     *("max_seq_len_to_capture", "num_scheduler_steps", "max_cudagraph_capture_size"),
     *("max_loras", "max_lora_rank"),
 )
-_SHOWN_NUMBER = ("cpu_offload_gb", "kv_offloading_size", "swap_space")
+_GIB = ("cpu_offload_gb", "kv_offloading_size", "swap_space")
 _SHOWN_TEXT = (
     *("quantization", "revision", "distributed_executor_backend", "runner", "task", "convert"),
     *("performance_mode", "optimization_level", "kv_offloading_backend", "device"),
-    *("rope_scaling", "hf_overrides", "limit_mm_per_prompt"),
+    *("rope_scaling", "hf_overrides"),
 )
 _SHOWN_SWITCH = (
-    *("enable_chunked_prefill", "disable_sliding_window", "language_model_only", "headless"),
-    *("mm_encoder_only", "skip_mm_profiling", "enable_lora", "fully_sharded_loras"),
+    *("enable_chunked_prefill", "disable_sliding_window", "headless"),
+    *("mm_encoder_only", "skip_mm_profiling", "fully_sharded_loras"),
     "data_parallel_hybrid_lb",
 )
 _SHOWN_MANY = ("served_model_name", "kv_cache_dtype_skip_layers", "cudagraph_capture_sizes")
@@ -81,7 +107,9 @@ RULES: dict[str, Rule] = {
     **each(_WORDS, lambda name: text(name, "field")),
     **each(_SWITCHES, lambda name: switch(name, "field")),
     **each(_SHOWN_WHOLE, lambda name: number(name, "other", whole)),
-    **each(_SHOWN_NUMBER, lambda name: number(name, "other", decimal)),
+    **each(_GIB, lambda name: number(name, "arg", decimal, 0)),
+    **each(("language_model_only", "enable_lora"), lambda name: switch(name, "arg")),
+    "limit_mm_per_prompt": _limits,
     **each(_SHOWN_TEXT, lambda name: text(name, "other")),
     **each(_SHOWN_SWITCH, lambda name: switch(name, "other")),
     **each(_SHOWN_MANY, lambda name: many(name, "other")),
@@ -90,7 +118,6 @@ RULES: dict[str, Rule] = {
 
 NOT_MODELLED = {
     "prefill_context_parallel_size": "ranks that share a prefill are not modelled",
-    "cpu_offload_gb": "weights on the host are counted as if they lay on the card",
     "offload_group_size": "weights on the host are counted as if they lay on the card",
     "hf_overrides": "changes of the model's config are not looked at",
     "rope_scaling": "a longer maximum by scaling is not looked at",
@@ -98,7 +125,6 @@ NOT_MODELLED = {
     "kv_cache_dtype_skip_layers": "every layer is counted in the one cache dtype",
     "mamba_block_size": "the block of states is taken to be vLLM's own",
     "kv_transfer_config": "buffers of a connector take memory beside the cache",
-    "language_model_only": "an encoder that is left out is counted",
     "mm_encoder_only": "a server of the encoder alone is not modelled",
     "enable_sleep_mode": "its allocator is not modelled",
 }

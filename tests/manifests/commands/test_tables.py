@@ -15,6 +15,7 @@ from kvcalc.core.errors import UnknownNameError, UnsupportedError
 from kvcalc.engines.llamacpp import args as llama_args
 from kvcalc.engines.sglang.arguments import Arguments
 from kvcalc.engines.tensorrt_llm.arguments import arguments as trtllm_arguments
+from kvcalc.engines.vllm.arguments import ENGINE_ARGS as VLLM_ARGS
 from kvcalc.manifests.commands import llama_flags, lmdeploy, sglang_flags, tgi, trtllm, vllm_flags
 from kvcalc.manifests.commands.flags import Grammar
 from tests.manifests.commands.harness import codes, read_command
@@ -107,7 +108,7 @@ def _known(engine: str, name: str, value: str | float | None) -> None:
     elif engine == "tensorrt-llm":
         trtllm_arguments(deployment.engine_args)
     elif engine == "vllm":
-        assert name in ("max_loras", "max_lora_rank", "VLLM_PP_LAYER_PARTITION")
+        assert name in VLLM_ARGS
     elif engine in ("lmdeploy", "tgi"):
         _planned(deployment, name)
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from kvcalc.core.deployment import Deployment
+from kvcalc.engines.vllm.arguments import check_arguments
+from kvcalc.engines.vllm.version import release
 from tests.manifests.commands.harness import codes, fields, level, read_command, value
 
 
@@ -409,8 +412,11 @@ def test_only_runpod_s_worker_makes_flags_of_variables() -> None:
 @pytest.mark.parametrize(
     ("flag", "told"),
     [
-        ("--cpu-offload-gb 10", True),
-        ("--cpu-offload-gb 0", False),
+        ("--cpu-offload-gb 10", False),
+        ("--offload-group-size 8", True),
+        ("--kv-offloading-size 64", False),
+        ("--kv-offloading-size 64 --kv-offloading-backend lmcache", True),
+        ("--limit-mm-per-prompt '{\"image\": 0}'", False),
         ("--hf-overrides '{}'", True),
         ("-pcp 2", True),
         ("-pcp 1", False),
@@ -421,6 +427,46 @@ def test_only_runpod_s_worker_makes_flags_of_variables() -> None:
 )
 def test_what_is_not_counted_is_told(flag: str, told: bool) -> None:
     assert ("not-modelled" in codes(read_command(f"vllm serve a/b {flag}"))) is told
+
+
+@pytest.mark.parametrize(
+    ("flags", "image", "args"),
+    [
+        ("--cpu-offload-gb 10", "latest", {"cpu_offload_gb": 10}),
+        ("--kv-offloading-size 64", "latest", {"kv_offloading_size": 64}),
+        ("--kv-offloading-size 64", "v0.10.2", {}),
+        ("--kv-offloading-size 64 --kv-offloading-backend lmcache", "latest", {}),
+        ("--swap-space 8", "v0.6.3", {"swap_space": 8}),
+        ("--swap-space 8", "v0.18.1", {}),
+        ("--swap-space 8", "latest", {}),
+        ("--enable-lora", "latest", {"enable_lora": True, "max_loras": 1, "max_lora_rank": 16}),
+        ("--no-enable-lora --max-loras 4", "latest", {"enable_lora": False}),
+        ("--max-loras 4", "latest", {}),
+        ("--enable-lora --fully-sharded-loras", "latest",
+         {"enable_lora": True, "max_loras": 1, "max_lora_rank": 16, "fully_sharded_loras": True}),
+        ("--language-model-only", "latest", {"language_model_only": True}),
+        ("--limit-mm-per-prompt image=2,video=0", "v0.8.5",
+         {"limit_mm_per_prompt": "image=2,video=0"}),
+        ("--limit-mm-per-prompt '{\"image\": 2}'", "latest",
+         {"limit_mm_per_prompt": '{"image": 2}'}),
+        ("--limit-mm-per-prompt.image 0 --limit-mm-per-prompt.video 0", "latest",
+         {"limit_mm_per_prompt": "image=0,video=0"}),
+    ],
+)  # fmt: skip
+def test_what_bears_on_host_and_tower_is_an_argument(
+    flags: str, image: str, args: dict[str, object]
+) -> None:
+    """What the planner counts reaches it; what a release has not, or nothing makes, does not."""
+    server = read_command(f"vllm serve a/b {flags}", image=f"vllm/vllm-openai:{image}")
+    assert {s.name: s.value for s in server.settings if s.kind == "arg"} == args
+    version = None if server.engine_version is None else server.engine_version
+    check_arguments(Deployment(engine="vllm", engine_args=dict(args)), release(version))
+
+
+def test_limits_that_are_none() -> None:
+    server = read_command("vllm serve a/b --limit-mm-per-prompt many")
+    assert codes(server) == ["bad-value"]
+    assert value(server, "limit_mm_per_prompt") == "absent"
 
 
 def test_weights_that_are_made_up() -> None:
