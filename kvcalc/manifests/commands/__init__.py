@@ -79,7 +79,7 @@ def read(invocation: Invocation, read_file: ReadFile = _nothing) -> Server:
         program = image.program
     engine, module = _READERS[program]
     same = image.program is not None and _READERS.get(image.program, ("",))[0] == engine
-    version = image.version if same else None
+    version = invocation.installed.get(engine) or (image.version if same else None)
     fork = image.fork or ("ik_llama.cpp" if _forked(invocation.words) else "")
     reading = Reading(
         invocation,

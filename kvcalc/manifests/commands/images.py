@@ -33,6 +33,7 @@ _KNOWN = (
     (r"runpod/worker-v1-vllm|runpod/worker-vllm", "vllm", (), "maps"),
     (r"vllm-ascend", "vllm-ascend", (), ""),
     (r"vllm/vllm-tpu|vllm-tpu", "vllm-tpu", (), ""),
+    (r"lmcache/vllm", "vllm", ("vllm", "serve"), "in tag"),  # the tag counts LMCache's releases
     (r"vllm-openai", "vllm", ("vllm", "serve"), "tag"),
     (r"rocm/vllm", "vllm", (), "tag"),
     (r"kserve/huggingfaceserver", "huggingfaceserver", ("python", "-m", "huggingfaceserver"), ""),
@@ -96,6 +97,9 @@ def _version(name: str, tag: str, kind: str) -> str | None:
     if kind in ("build", "ik_llama.cpp"):
         match = _BUILD.search(tag)
         return match[1] if match and kind == "build" else None
+    if kind == "in tag":
+        match = _VLLM_IN_TAG.search(tag)
+        return match[1] if match else None
     if kind != "tag" or "nvcr.io/nvidia/vllm" in name:  # NVIDIA counts months
         return None
     match = _VLLM_IN_TAG.search(tag) or _RELEASE.search(tag)

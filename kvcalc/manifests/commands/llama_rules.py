@@ -9,7 +9,16 @@ from kvcalc.manifests.commands.flags import names
 from kvcalc.manifests.commands.numbers import whole
 from kvcalc.manifests.commands.options import Given
 from kvcalc.manifests.commands.reading import Reading
-from kvcalc.manifests.commands.rules import Rule, each, model, number, switch, text
+from kvcalc.manifests.commands.rules import (
+    Rule,
+    each,
+    model,
+    number,
+    one_of,
+    same,
+    switch,
+    text,
+)
 
 __all__ = ["FLASH_WORDS", "ON", "QUIET", "RULES"]
 
@@ -78,6 +87,22 @@ def _tensors(reading: Reading, given: Given) -> None:
         reading.put("override_tensor", f"{before},{said}", "arg", given.written, given.word)
 
 
+def _cache_type(name: str) -> Rule:
+    known = one_of(name, "arg", _TYPES, _MEANT_TYPES)
+
+    def rule(reading: Reading, given: Given) -> None:  # forks have types of their own
+        (text(name, "arg") if reading.fork else known)(reading, given)
+
+    return rule
+
+
+def _stretched(reading: Reading, given: Given) -> None:
+    """Note that positions are stretched: sequences may be longer than those of the training."""
+    said = given.word.text.strip()
+    if not given.word.unresolved and said not in ("", "1", "1.0", "0"):
+        reading.put("rope_scaling", said, "other", given.written, given.word)
+
+
 def _switch(name: str) -> Rule:
     def rule(reading: Reading, given: Given) -> None:
         reading.settings.pop(_TWINS.get(name, ""), None)
@@ -101,10 +126,22 @@ _WHOLE = {
 }
 """Setting -> the least that makes sense."""
 
-_TEXTS = (
-    *("cache_type_k", "cache_type_v", "cache_type_k_draft", "cache_type_v_draft"),
-    *("tensor_split", "split_mode", "device", "fit_target"),
-)
+_CACHES = ("cache_type_k", "cache_type_v", "cache_type_k_draft", "cache_type_v_draft")
+_TYPES = same(("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"))
+_MEANT_TYPES = {
+    **dict.fromkeys(("q8", "q8_k", "int8", "fp8", "fp8_e4m3", "fp8_e5m2"), "q8_0"),
+    **dict.fromkeys(("q4", "q4_k", "q4_k_m", "int4", "fp4", "nvfp4"), "q4_0"),
+    "q5": "q5_0",
+    "q5_k": "q5_0",
+    "q6_k": "q8_0",
+    "fp16": "f16",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "fp32": "f32",
+    "float32": "f32",
+    "auto": "f16, the default",
+}
+_TEXTS = (*("tensor_split", "split_mode", "device", "fit_target"),)
 _SWITCHES = ("kv_unified", "swa_full", "cpu_moe", "kv_offload", "no_kv_offload", "no_kv_unified")
 
 RULES: dict[str, Rule] = {
@@ -117,6 +154,8 @@ RULES: dict[str, Rule] = {
     **{name: number(name, "arg", whole, low) for name, low in _WHOLE.items()},
     **each(("flash_attn", "fit"), _choice),
     **each(_TEXTS, lambda name: text(name, "arg")),
+    **each(_CACHES, _cache_type),
+    **each(("rope_scale", "rope_freq_scale"), lambda _: _stretched),
     **each(_SWITCHES, _switch),
     **each(("embedding", "embeddings"), lambda _: switch("embeddings", "other")),
     **each(("rerank", "reranking"), lambda _: switch("reranking", "other")),

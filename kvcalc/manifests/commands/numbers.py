@@ -20,10 +20,10 @@ class BadNumberError(ValueError):
     """A text that a program does not take for a number.
 
     Args:
-        cure: what to write.
+        cure: what to write; "" where an example of the setting says it best.
     """
 
-    def __init__(self, cure: str) -> None:
+    def __init__(self, cure: str = "") -> None:
         super().__init__(cure)
         self.cure = cure
 
@@ -40,7 +40,7 @@ def whole(text: str) -> int:
     text = text.strip()
     if not _WHOLE.fullmatch(text) or abs(int(text)) > _MOST:
         plain = _plain(text)
-        raise BadNumberError(f"write {plain}" if plain else "write a whole number such as 4096")
+        raise BadNumberError(f"write {plain}" if plain else "")
     return int(text)
 
 
@@ -56,7 +56,7 @@ def decimal(text: str) -> float:
     text = text.strip()
     value = float(text) if _DECIMAL.fullmatch(text) else math.inf
     if not math.isfinite(value):
-        raise BadNumberError("write a number such as 0.9")
+        raise BadNumberError
     return value
 
 

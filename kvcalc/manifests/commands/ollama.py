@@ -41,6 +41,7 @@ _INSTEAD = {
     "OLLAMA_NUM_THREAD": "num_thread in a Modelfile or a request",
 }
 _TYPES = ("f16", "q8_0", "q4_0", "f32", "bf16", "q4_1", "q5_0", "q5_1", "iq4_nl")
+_PLAIN = ("f16", "f32", "bf16")
 _ON, _OFF = ("1", "t", "true"), ("0", "f", "false", "")
 _PARAMETER = re.compile(r"\s*PARAMETER\s+(\w+)\s+(\S+)", re.IGNORECASE | re.ASCII)
 _FROM = re.compile(r"\s*FROM\s+(\S+)", re.IGNORECASE | re.ASCII)
@@ -56,7 +57,24 @@ def read(reading: Reading, start: Start) -> None:
     for name, word in reading.env.items():
         if name.startswith("OLLAMA_"):
             _variable(reading, name, word)
+    _together(reading)
     variables(reading, skip=_CHILDS)
+
+
+def _together(reading: Reading) -> None:
+    """Tell a quantised cache without flash attention, where no model's plan tells it."""
+    kind, flash = reading.has("ollama_kv_cache_type"), reading.has("ollama_flash_attention")
+    if reading.model is not None or flash is not False or not isinstance(kind, str):
+        return
+    if kind not in _PLAIN:
+        setting = reading.settings["ollama_kv_cache_type"]
+        reading.find(
+            "contradiction",
+            "error",
+            f"{setting.written} wants flash attention, which OLLAMA_FLASH_ATTENTION puts off",
+            "write OLLAMA_FLASH_ATTENTION=1, or leave the cache's type out",
+            Word("", setting.line, file=setting.file),
+        )
 
 
 def _command(reading: Reading, start: Start) -> None:
@@ -153,7 +171,8 @@ def _cache_type(reading: Reading, given: Given) -> None:
         return
     del reading.settings["ollama_kv_cache_type"]
     if kind:
-        reading.bad(given.written, given.word, "write f16, q8_0 or q4_0")
+        message = f"{given.written} is none of its cache types"
+        reading.find("bad-value", "error", message, "write f16, q8_0 or q4_0", given.word)
 
 
 def _unread(reading: Reading, name: str, word: Word) -> None:

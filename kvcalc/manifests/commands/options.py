@@ -92,7 +92,9 @@ class _Splitter:
     def _option(self, word: Word) -> None:
         name, equals, value = word.text.partition("=")
         if any(c.isspace() for c in name):
-            first = shown(word, name.split()[0])
+            first = name.split()[0]
+            if first not in self.grammar.flags:
+                first = shown(word, first)
             self._find(
                 "blank-in-flag",
                 "error",

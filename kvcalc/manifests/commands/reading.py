@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Literal
 
 from kvcalc.core.errors import KvcalcError, printable
-from kvcalc.manifests.commands.numbers import BadNumberError
+from kvcalc.manifests.commands.credentials import without_credentials
+from kvcalc.manifests.commands.examples import example_of, limits_of, meant_share
+from kvcalc.manifests.commands.numbers import BadNumberError, decimal
 from kvcalc.manifests.commands.options import Given
 from kvcalc.manifests.found import Attached, Finding, Invocation, Level, Server, Setting, Word
 from kvcalc.models.documents import Plain, read_document
@@ -25,6 +27,7 @@ Kind = Literal["field", "arg", "other"]
 _MOST_JSON = 2**17
 _MOST_SHOWN = 40
 _MOST_PATH = 1000
+_NAME = re.compile(r"[$\w({][\w.:(){}$-]*", re.ASCII)
 _SUFFIXED = re.compile(r'("(?:[^"\\]|\\.)*")|(\b\d{1,19}(?:\.\d{1,19})?)([kKmMgGtT])\b', re.ASCII)
 _HUB_CACHE = re.compile(r"(?:^|/)models--([^/]+?)--([^/]+)(?:/snapshots/([^/]+))?(?:/.*)?$")
 
@@ -75,6 +78,7 @@ class Reading:
     def put(self, name: str, value: Value, kind: Kind, written: str, word: Word) -> None:
         """Set a setting; a later one of the same name takes the place of an earlier."""
         self.settings.pop(name, None)
+        value = without_credentials(value) if isinstance(value, str) else value
         self.settings[name] = Setting(
             name, value, kind, written, word.line, word.file, word.variables
         )
@@ -88,7 +92,7 @@ class Reading:
         """Whether a word has variables without a value, which is told."""
         if not word.unresolved:
             return False
-        names = ", ".join(dict.fromkeys(printable(name)[:_MOST_SHOWN] for name in word.unresolved))
+        names = ", ".join(dict.fromkeys(_named(name) for name in word.unresolved))
         self.find(
             "unresolved-variable",
             "note",
@@ -111,7 +115,7 @@ class Reading:
         word = given.word
         value: int | float | None = None
         if not self.unresolved(given.written, word):
-            value = self._parsed(given, parse, low, high)
+            value = self._parsed(name, given, parse, low, high)
             if value is None:
                 return None
         self.put(name, value, kind, given.written, word)
@@ -119,6 +123,7 @@ class Reading:
 
     def _parsed(
         self,
+        name: str,
         given: Given,
         parse: Callable[[str], int | float],
         low: float | None,
@@ -127,18 +132,34 @@ class Reading:
         try:
             value = parse(given.word.text)
         except BadNumberError as fault:
-            cure = "give the variable a number" if given.word.variables else fault.cure
+            kind = "a number" if parse is decimal else "a whole number"
+            cure = fault.cure or f"write {kind} such as {example_of(name, low, high)}"
+            if given.word.variables:
+                cure = f"give the variable {kind}"
+            elif given.word.text.lstrip().startswith("$"):
+                cure = "nothing puts a value in for a variable here: write double quotes, or none"
             self.bad(given.written, given.word, cure)
             return None
         if (low is not None and value < low) or (high is not None and value > high):
-            limits = f"from {low:g}" + (f" to {high:g}" if high is not None else "")
-            self.bad(given.written, given.word, f"write a number {limits}")
+            share = meant_share(value, high)
+            cure = f"write {share}" if share else f"write a number {limits_of(low, high)}"
+            self.bad(given.written, given.word, cure)
             return None
         return value
 
     def bad(self, written: str, word: Word, cure: str) -> None:
-        """Tell a value that the engine does not take."""
-        self.find("bad-value", "error", f"{written} is {_shown(word)}", cure, word)
+        """Tell a value that the engine does not take.
+
+        What a variable of the environment holds is not repeated: it may be anything.
+        """
+        if written in self.env:
+            self.refuse(f"{written} has a value that is not taken", word, cure)
+        else:
+            self.refuse(f"{written} is {_shown(word)}", word, cure)
+
+    def refuse(self, message: str, word: Word, cure: str) -> None:
+        """Tell a value that the engine does not take, without repeating it."""
+        self.find("bad-value", "error", message, cure, word)
 
     def text(self, name: str, kind: Kind, given: Given) -> str | None:
         """Set a text; None where a variable leaves it open, which is told."""
@@ -149,9 +170,8 @@ class Reading:
 
     def named(self, written: str, word: Word) -> None:
         """Set the model; the last one that is named counts."""
-        value, revision = (
-            (None, None) if self.unresolved(written, word) else model_name(word.text.strip())
-        )
+        said = without_credentials(word.text.strip())
+        value, revision = (None, None) if self.unresolved(written, word) else model_name(said)
         self.model = Setting("model", value, "other", written, word.line, word.file, word.variables)
         if revision is not None:
             self.put("revision", revision, "other", written, word)
@@ -164,7 +184,7 @@ class Reading:
     def stray(self, words: Iterable[Word], program: str, cure: str) -> None:
         """Tell words that belong to no option."""
         for word in words:
-            if self.unresolved("what stands alone", word) or not word.text.strip():
+            if self.unresolved("a word that stands alone", word) or not word.text.strip():
                 continue
             message = f"a word belongs to no flag: {program} refuses it"
             self.find("stray-word", "error", message, cure, word)
@@ -181,7 +201,10 @@ class Reading:
         try:
             return _json(word.text)
         except (ValueError, RecursionError):
-            self.bad(given.written, word, "write JSON, in single quotes in a shell")
+            message = f"{given.written} is no JSON"  # its beginning may be anything
+            self.find(
+                "bad-value", "error", message, "write JSON, in single quotes in a shell", word
+            )
             return None
 
     def file(self, written: str, word: Word) -> Attached | None:
@@ -265,8 +288,14 @@ def _shown(word: Word) -> str:
     """Return a value as messages repeat it: cut, on one line, no value of a variable."""
     if word.variables:
         return f"what {word.shown} holds"
-    text = printable(word.text)
+    text = printable(without_credentials(word.text))
     return repr(text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 1] + "…")
+
+
+def _named(name: str) -> str:
+    """Return an unresolved variable's name, or a template's expression as it is written."""
+    shown = printable(name)[:_MOST_SHOWN]
+    return shown if _NAME.fullmatch(shown) else f"{{{{ {shown} }}}}"
 
 
 def _json(text: str) -> Plain:

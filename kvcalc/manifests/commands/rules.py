@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from kvcalc.core.errors import nearest
 from kvcalc.manifests.commands.options import Given
 from kvcalc.manifests.commands.reading import Kind, Reading
 
-__all__ = ["Parse", "Rule", "each", "many", "model", "number", "one_of", "switch", "text"]
+__all__ = [
+    "Parse",
+    "Rule",
+    "each",
+    "many",
+    "model",
+    "number",
+    "one_of",
+    "same",
+    "switch",
+    "text",
+]
 
 Rule = Callable[[Reading, Given], None]
 Parse = Callable[[str], int | float]
+_FEW = 3  # words that a message lists before it looks for the nearest
 
 
 def number(
@@ -35,8 +48,17 @@ def text(name: str, kind: Kind, spellings: Mapping[str, str] | None = None) -> R
     return rule
 
 
-def one_of(name: str, kind: Kind, spellings: Mapping[str, str]) -> Rule:
-    """Return the rule of a text that is one of some; another is told and left out."""
+def one_of(
+    name: str, kind: Kind, spellings: Mapping[str, str], meant: Mapping[str, str] | None = None
+) -> Rule:
+    """Return the rule of a text that is one of some; another is told and left out.
+
+    Args:
+        name: of the setting.
+        kind: of the setting.
+        spellings: the engine's words -> kvcalc's.
+        meant: what people write instead -> what to write.
+    """
 
     def rule(reading: Reading, given: Given) -> None:
         word = reading.text(name, kind, given)
@@ -46,9 +68,23 @@ def one_of(name: str, kind: Kind, spellings: Mapping[str, str]) -> Rule:
             reading.put(name, spellings[word], kind, given.written, given.word)
         else:
             del reading.settings[name]
-            reading.bad(given.written, given.word, f"write {' or '.join(spellings)}")
+            reading.bad(given.written, given.word, f"write {_instead(word, spellings, meant)}")
 
     return rule
+
+
+def _instead(word: str, known: Iterable[str], meant: Mapping[str, str] | None) -> str:
+    """Return what to write for a word that is not known."""
+    words = list(known)
+    if len(words) <= _FEW:
+        return " or ".join(words)
+    near = (meant or {}).get(word.lower()) or next(iter(nearest(word, words, 1)), "")
+    return near or f"one of {', '.join(words)}"
+
+
+def same(words: Iterable[str]) -> dict[str, str]:
+    """Return words that are called the same here: each -> itself."""
+    return {word: word for word in words}
 
 
 def switch(name: str, kind: Kind, *, inverted: bool = False) -> Rule:

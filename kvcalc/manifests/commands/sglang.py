@@ -5,14 +5,26 @@ SGLang 0.5.23 server_args.py and arg_groups/; which flags bear on memory is the 
 
 from __future__ import annotations
 
+import re
+
 from kvcalc.engines.sglang.arguments import full_name
+from kvcalc.engines.sglang.dtypes import KV_WORDS
 from kvcalc.engines.sglang.flags import REFUSED
 from kvcalc.manifests.commands.flags import names
 from kvcalc.manifests.commands.numbers import decimal, iec_or_si, whole
 from kvcalc.manifests.commands.options import Given, split
 from kvcalc.manifests.commands.programs import Start
 from kvcalc.manifests.commands.reading import Reading
-from kvcalc.manifests.commands.rules import Rule, each, model, number, switch, text
+from kvcalc.manifests.commands.rules import (
+    Rule,
+    each,
+    model,
+    number,
+    one_of,
+    same,
+    switch,
+    text,
+)
 from kvcalc.manifests.commands.sglang_flags import GRAMMAR
 from kvcalc.manifests.commands.vllm_flags import DYNAMO
 from kvcalc.manifests.commands.yaml_words import with_config
@@ -26,6 +38,13 @@ def _chunk(reading: Reading, given: Given) -> None:
         reading.put("chunked_prefill_size", -1, "arg", given.written, given.word)
     else:
         reading.number("max_num_batched_tokens", "field", given, whole, 1)
+
+
+def _overrides(reading: Reading, given: Given) -> None:
+    """Note changes of the model's config that bear on its longest sequence."""
+    said = reading.text("json_model_override_args", "other", given)
+    if said is not None and re.search(r"rope|max_position|seq_length|context", said):
+        reading.put("hf_overrides", said, "other", given.written, given.word)
 
 
 def _experts(reading: Reading, given: Given) -> None:
@@ -55,10 +74,21 @@ _SWITCHES = (
     *("enable_dp_attention", "enable_hierarchical_cache", "disable_overlap_schedule"),
     *("disable_hybrid_swa_memory", "enable_deepseek_v4_fp4_indexer"),
 )
-_SHOWN = (
-    *("quantization", "revision", "load_format", "served_model_name", "schedule_policy"),
-    "json_model_override_args",
-)
+_SHOWN = ("quantization", "revision", "load_format", "served_model_name", "schedule_policy")
+_CACHES = same((*KV_WORDS, "bf16", "fp4_e2m1"))
+_DTYPES = {
+    **same(("auto", "float16", "bfloat16", "float32")),
+    "half": "float16",
+    "float": "float32",
+}
+_MEANT = {
+    "fp8": "fp8_e4m3 or fp8_e5m2",
+    "fp8_e4m3fn": "fp8_e4m3",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    **dict.fromkeys(("int8", "q8_0"), "fp8_e4m3, or mxfp8"),
+    **dict.fromkeys(("int4", "fp4", "q4_0"), "fp4_mx_block16, or nvfp4"),
+}
 _RULES: dict[str, Rule] = {
     "model_path": model,
     "model": model,
@@ -74,9 +104,10 @@ _RULES: dict[str, Rule] = {
     "disaggregation_decode_extra_slots": number(
         "disaggregation_decode_extra_slots", "arg", whole, 0
     ),
-    "kv_cache_dtype": text("kv_cache_dtype", "field"),
+    "kv_cache_dtype": one_of("kv_cache_dtype", "field", _CACHES, _MEANT),
     "attention_backend": text("attention_backend", "field"),
-    "dtype": text("dtype", "field", {"half": "float16", "float": "float32"}),
+    "dtype": one_of("dtype", "field", _DTYPES, _MEANT),
+    "json_model_override_args": _overrides,
     "disable_radix_cache": switch("enable_prefix_caching", "field", inverted=True),
     "disable_cuda_graph": switch("enforce_eager", "field"),
     "speculative_draft_model_path": text("draft_model", "field"),

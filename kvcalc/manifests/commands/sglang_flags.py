@@ -124,10 +124,10 @@ def _flags() -> dict[str, tuple[Flag, bool]]:
 
 _GONE = gone(
     """
-    0.5.2  0.5.3  switch enable-ep-moe enable-deepep-moe = --ep-size
-    0.5.2  0.5.3  one max-micro-batch-size = --pp-max-micro-batch-size
-    0.5.9  0.5.10 one disaggregation-prefill-pp disaggregation-decode-tp disaggregation-decode-dp
-    0.5.12 0.5.13 one hybrid-kvcache-ratio
+    0.5.2  0.5.9  switch enable-ep-moe enable-deepep-moe = --ep-size
+    0.5.2  0.5.9  one max-micro-batch-size = --pp-max-micro-batch-size
+    0.5.9  0.5.12 one disaggregation-prefill-pp disaggregation-decode-tp disaggregation-decode-dp
+    0.5.12 0.5.18 one hybrid-kvcache-ratio
     0.5.18 0.5.20 one mamba-scheduler-strategy = --mamba-radix-cache-strategy
     0.5.18 0.5.20 one cuda-graph-max-bs = --cuda-graph-max-bs-decode
     0.5.18 0.5.20 many cuda-graph-bs = --cuda-graph-bs-decode

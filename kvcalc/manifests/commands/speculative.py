@@ -79,7 +79,7 @@ def _merge(reading: Reading, given: Given, config: _Config) -> None:
             reading.put("speculative_method", None, "field", given.written, given.word)
         return
     if not isinstance(value, dict):
-        reading.bad(given.written, given.word, 'write {"method": ..., ...}')
+        reading.refuse(f"{given.written} is no mapping", given.word, 'write {"method": ..., ...}')
         return
     config.update({key: (value[key], given) for key in _FIELDS if value.get(key) is not None})
 
@@ -100,13 +100,14 @@ def _put(reading: Reading, field: str, value: Plain, given: Given) -> None:
     if field == "num_speculative_tokens":
         number = _number(value)
         if number is None:
-            reading.bad(f"num_speculative_tokens of {given.written}", word, "write a number from 1")
+            what = f"num_speculative_tokens of {given.written} is no number from 1 on"
+            reading.refuse(what, word, "write a number such as 3")
             return
         reading.put(field, number, "field", given.written, word)
         return
     kept: Value = value if isinstance(value, str) else None
     if kept is None:
-        reading.bad(f"{field} of {given.written}", word, "write its name")
+        reading.refuse(f"{field} of {given.written} is no text", word, "write its name")
         return
     reading.put(field, kept, "field", given.written, word)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kvcalc.core.errors import nearest
 from kvcalc.manifests.commands.flags import Flag, Gone, Grammar, number_of
 from kvcalc.manifests.found import Finding, Level, Word
@@ -12,6 +14,20 @@ __all__ = ["Found", "Speller", "shown"]
 Found = tuple[Flag, bool, str]
 """An option, what it says where it takes no word, and how it was written."""
 
+_ALIKE = (
+    ("--tensor-parallel-size", "--tp-size", "--tp_size", "--tp", "-tp", "--num-shard"),
+    ("--pipeline-parallel-size", "--pp-size", "--pp_size", "--pp", "-pp"),
+    ("--data-parallel-size", "--dp-size", "--dp_size", "--dp", "-dp"),
+    (
+        *("--max-model-len", "--context-length", "--session-len", "--max_seq_len", "--ctx-size"),
+        *("--max-total-tokens", "-c"),
+    ),
+    ("--max-num-seqs", "--max-running-requests", "--max_batch_size", "--max-batch-size"),
+    ("--gpu-memory-utilization", "--mem-fraction-static", "--cache-max-entry-count"),
+)
+"""What engines call the same, long names first."""
+
+_GLUED = re.compile(r"(-{1,2}[a-z][a-z-]*?)(\d+)", re.ASCII)
 _MOST_NAMED = 60
 _MOST_UNKNOWN = 30
 _LEAST_LETTERS = 4
@@ -93,6 +109,9 @@ class Speller:
             opposite = other + spelled.removeprefix(start)
             if spelled.startswith(start) and opposite in self.grammar.flags:
                 return f"leave it out: there is {opposite} alone"
+        meant = self._meant(spelled)
+        if meant:
+            return f"write {meant}"
         near: list[str] = []
         if self._unknown_ones <= _MOST_UNKNOWN:  # to look for near names takes time
             known = [name for name in self.grammar.flags if name.startswith("--")]
@@ -103,6 +122,16 @@ class Speller:
             ]
             near = [min(longer, key=len)] if longer else nearest(spelled, known, 1)
         return f"write {near[0]} if that is meant" if near else "leave it out"
+
+    def _meant(self, spelled: str) -> str | None:
+        """Return what another engine's flag is called here; a value behind a flag is set apart."""
+        flags = self.grammar.flags
+        alike = next((names for names in _ALIKE if spelled in names), ())
+        found = next((name for name in alike if name in flags), None)
+        if found is None and (glued := _GLUED.fullmatch(spelled)) and glued[1] in flags:
+            found = f"{glued[1]} {glued[2]}"
+        short = flags.get(spelled[1:]) if spelled.startswith("--") else None
+        return short[0].written if found is None and short is not None else found
 
     def _still(self, gone: Gone) -> bool:
         """Whether the release that is started has an option that later ones have not."""

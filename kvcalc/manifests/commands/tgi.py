@@ -152,6 +152,16 @@ def _together(reading: Reading) -> None:
             "raise max-total-tokens, or lower max-input-tokens",
             Word("", setting.line, file=setting.file),
         )
+    pool = reading.has("max_batch_total_tokens")
+    if isinstance(pool, int) and isinstance(total, int) and pool < total:
+        setting = reading.settings["max_batch_total_tokens"]
+        reading.find(
+            "contradiction",
+            "error",
+            f"{setting.written} {pool} is below the {total} tokens of one request: TGI refuses it",
+            "raise max-batch-total-tokens, or lower max-total-tokens",
+            Word("", setting.line, file=setting.file),
+        )
     if isinstance(batch, int) and isinstance(at_once, int) and at_once < batch:
         setting = reading.settings["max_num_seqs"]
         reading.find(

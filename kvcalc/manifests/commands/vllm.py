@@ -32,6 +32,11 @@ _SLOTS = {"max_loras": 1, "max_lora_rank": 16}
 _BY_KEY = ("limit_mm_per_prompt",)
 """Options whose keys may stand behind a dot, and count one by one."""
 _SWAP_UNTIL = (0, 18)
+_LOOKED_AT = (
+    *((0, 6, 6), (0, 7, 3), (0, 8, 5), (0, 9, 2), (0, 10, 0), (0, 10, 2), (0, 11, 0), (0, 11, 2)),
+    *((0, 12, 0), (0, 13, 0), (0, 16, 0), (0, 17, 1), (0, 18, 1), (0, 19, 1), (0, 20, 2)),
+)
+"""Releases whose wheels were looked at: what the last before an option's first one has not."""
 
 
 def read(reading: Reading, start: Start) -> None:
@@ -72,9 +77,10 @@ def _bears_on(reading: Reading, given: Given) -> None:
     first = SINCE.get(given.name)
     number, since = number_of(reading.version), number_of(first)
     if number and since and number < since:
+        without = max(each for each in _LOOKED_AT if each < since)
         reading.find(
             "newer-flag",
-            "warning",
+            "error" if number <= without else "warning",  # not looked at: perhaps it has it
             f"{given.written} was not seen in vLLM before {first}, and this is {reading.version}",
             f"take vLLM {first} or later, or leave it out",
             given.word,

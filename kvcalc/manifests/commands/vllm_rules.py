@@ -7,13 +7,24 @@ from __future__ import annotations
 
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.engines.vllm.arguments import counts_of
+from kvcalc.engines.vllm.dtypes import KV_DTYPES
 from kvcalc.engines.vllm.options import SINCE
 from kvcalc.manifests.commands.numbers import decimal, short, whole
 from kvcalc.manifests.commands.options import Given
 from kvcalc.manifests.commands.reading import Reading
-from kvcalc.manifests.commands.rules import Rule, each, many, model, number, switch, text
+from kvcalc.manifests.commands.rules import (
+    Rule,
+    each,
+    many,
+    model,
+    number,
+    one_of,
+    same,
+    switch,
+    text,
+)
 
-__all__ = ["NOT_MODELLED", "RULES", "SINCE"]
+__all__ = ["DTYPES", "NOT_MODELLED", "RULES", "SINCE"]
 
 
 def _length(reading: Reading, given: Given) -> None:
@@ -69,7 +80,24 @@ _FIELDS = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "block_size"),
     *("decode_context_parallel_size", "max_num_seqs", "num_gpu_blocks_override"),
 )
-_WORDS = ("kv_cache_dtype", "attention_backend", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
+_WORDS = ("attention_backend", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
+_MEANT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "fp32": "float32"}
+_MEANT_CACHES = {
+    **dict.fromkeys(("int8", "q8_0"), "fp8, or int8_per_token_head"),
+    **dict.fromkeys(("int4", "q4_0", "fp4"), "nvfp4, or int4_per_token_head"),
+    "fp8_e4m3fn": "fp8_e4m3",
+    **_MEANT,
+}
+_KNOWN_CACHE = one_of(
+    "kv_cache_dtype", "field", same((*KV_DTYPES, "ultraquant_4bit")), _MEANT_CACHES
+)
+DTYPES = {
+    **same(("auto", "float16", "bfloat16", "float32")),
+    "half": "float16",
+    "float": "float32",
+}
+"""Choices of --dtype -> what they are called here."""
+
 _SWITCHES = (
     *("enable_prefix_caching", "async_scheduling", "enforce_eager", "enable_expert_parallel"),
     "disable_hybrid_kv_cache_manager",
@@ -99,7 +127,8 @@ RULES: dict[str, Rule] = {
     "gpu_memory_utilization": number("gpu_memory_utilization", "field", decimal, 1e-9, 1),
     "max_num_batched_tokens": number("max_num_batched_tokens", "field", short, 1),
     "kv_cache_memory_bytes": number("kv_cache_memory_bytes", "field", short, 1),
-    "dtype": text("dtype", "field", {"half": "float16", "float": "float32"}),
+    "dtype": one_of("dtype", "field", DTYPES, _MEANT),
+    "kv_cache_dtype": _cache,
     "device_ids": _devices,
     "load_format": _load_format,
     "max_num_scheduled_tokens": number("max_num_scheduled_tokens", "other", short),

@@ -95,7 +95,7 @@ def test_what_everybody_writes_is_not_told() -> None:
         ("--context-length 1m", "bad-value", "1M"),
         ("--context-length 1.5Ki", "bad-value", "whole number"),
         ("--max-running-requests 1k", "bad-value", "1000"),
-        ("--mem-fraction-static 85", "bad-value", "to 1"),
+        ("--mem-fraction-static 85", "bad-value", "write 0.85"),
         ("--pp 2", "ambiguous-flag", "--pp-size"),
         ("--quant fp8", "ambiguous-flag", "--quantization"),
         ("a/b", "stray-word", "join"),
