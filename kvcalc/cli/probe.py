@@ -158,8 +158,9 @@ def _measured(values: Values, notes: list[str]) -> ProbeResult:
 
 def _asked(values: Values, backend: str, notes: list[str]) -> ProbeResult:
     """Ask an installed engine what it would allocate."""
-    from kvcalc.measure.probe.asked import ask_engine
+    from kvcalc.measure.probe.asked import ask_engine, require
 
+    require(backend)
     if not values["engine"]:
         values["engine"] = [backend]
     models = inputs.models(values, notes)
@@ -192,4 +193,5 @@ def _source(values: Values) -> str | None:
 def _read(path: str) -> ProbeLog:
     from kvcalc.measure.source import named_source, read_bytes
 
-    return from_json(read_bytes(path), named_source(path))
+    hint = "name what a probe wrote: kvcalc probe ... --log FILE"
+    return from_json(read_bytes(path, hint=hint, large=hint), named_source(path))

@@ -116,7 +116,8 @@ def _sizes(free: int | None, largest: int | None, holes: Sequence[int] | None) -
     if free is None or largest is None:
         raise UsageError(
             "free memory and its largest hole are both needed",
-            hint="give --free and --largest, or every hole with --holes",
+            hint="give --free and --largest, every hole with --holes, or a file that tells them:"
+            " --snapshot (PyTorch), --oom (an error's text), --jax-stats, --bfc-log",
         )
     if free < 0 or largest < 0 or largest > free:
         raise InvalidValueError(

@@ -57,16 +57,28 @@ def read_page(source: str, *, timeout: float, limit: int = MAX_BYTES) -> str:
     return content.decode("utf-8", "replace").removeprefix("\ufeff")
 
 
-def _too_large(where: str, limit: int) -> InputError:
+_PAGE_HINT = "name a saved page, or an address with http:// before it"
+_LARGE_HINT = "is it the right one? metrics of real servers have some 100 kB"
+
+
+def _too_large(where: str, limit: int, hint: str = _LARGE_HINT) -> InputError:
     return InputError(
         f"more than {format_bytes(limit)}, which is too much for what it should be",
         where=where,
-        hint="is it the right one? metrics of real servers have some 100 kB",
+        hint=hint,
     )
 
 
-def read_bytes(path: str, limit: int = MAX_BYTES) -> bytes:
+def read_bytes(
+    path: str, limit: int = MAX_BYTES, *, hint: str = _PAGE_HINT, large: str = _LARGE_HINT
+) -> bytes:
     """Return the content of a file, or of stdin.
+
+    Args:
+        path: of the file, or -.
+        limit: bytes at most.
+        hint: what to name instead where it cannot be read.
+        large: what to look at where it is larger.
 
     Raises:
         InputError: it cannot be read, or has more bytes than the limit.
@@ -79,7 +91,7 @@ def read_bytes(path: str, limit: int = MAX_BYTES) -> bytes:
             content = sys.stdin.buffer.read(limit + 1)
         else:
             if os.path.isdir(path):
-                raise InputError("a folder, not a file", where=where, hint="name a saved page")
+                raise InputError("a folder, not a file", where=where, hint=hint)
             with open(path, "rb") as file:
                 content = file.read(limit + 1)
     except (OSError, ValueError) as error:
@@ -87,10 +99,10 @@ def read_bytes(path: str, limit: int = MAX_BYTES) -> bytes:
         raise InputError(
             f"cannot be read: {reason}",
             where=where,
-            hint="name a saved page, or an address with http:// before it",
+            hint=hint,
         ) from None
     if len(content) > limit:
-        raise _too_large(where, limit)
+        raise _too_large(where, limit, large)
     return content
 
 

@@ -290,6 +290,61 @@ def test_a_log_of_another_version() -> None:
             from_json(json.dumps({**log, **change}).encode(), "x")
 
 
+def altered(where: tuple[str | int, ...], value: object) -> bytes:
+    """Return a log of a caching device with one value that is another."""
+    device = open_device("auto", "auto", dry_run=True)
+    document = json.loads(as_json(run(device, ask(planned(), EXAMPLE), repetitions=1)))
+    at: Any = document
+    for key in where[:-1]:
+        at = at[key]
+    assert at[where[-1]] != value
+    at[where[-1]] = value
+    return json.dumps(document).encode()
+
+
+POOL = ("runs", 0, 1, "reading")
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        ((*POOL, "storage"), -5, ">= 0"),
+        ((*POOL, "used"), 10**30, "out of range|<="),
+        ((*POOL, "free"), 2**61, "<="),
+        ((*POOL, "requested"), 2**50, "requested 1,125,899,906,842,624 B of allocated"),
+        ((*POOL, "reserved"), 1, "of reserved 1 B"),
+        ((*POOL, "peak"), 1, "a peak of 1 B"),
+        (("runs", 0, 1, "workspace"), -1, ">= 0"),
+        (("runs", 0, 1, "name"), "somewhere", "in that order"),
+        (("runs", 0, 2, "name"), "pool", "in that order"),
+        (("asked", "computed_bytes"), 1, "add up to 618,659,840 B, not 1"),
+        (("asked", "contiguous_sizes"), [[5, 5]], "add up to 25 B"),
+        (("asked", "sizes", 0), [1, 1], "add up to 1 B"),
+        (("asked", "requests"), -1, ">= 0"),
+        (("asked", "tokens"), -1, ">= 0"),
+        (("asked", "block_size"), 0, ">= 1"),
+    ],
+)
+def test_impossible_readings(where: tuple[str | int, ...], value: object, said: str) -> None:
+    """What no device can tell is refused, and not evaluated."""
+    with pytest.raises(InputError, match=said):
+        from_json(altered(where, value), "x")
+
+
+def test_a_log_moves_no_cursor(tmp_path: Path) -> None:
+    """Whatever texts stand in a log, none of them steers the terminal that they are shown on."""
+    log = tmp_path / "log.json"
+    for where in (("asked", "model"), ("asked", "layout"), ("device", "name"), ("notes", 0)):
+        evil = "\x1b[31mevil\x9b\u202e"
+        content = altered(("notes",), [evil]) if where[0] == "notes" else altered(where, evil)
+        log.write_bytes(content)
+        for form in ("table", "csv", "markdown", "json"):
+            made = call("probe", "--replay", str(log), "--format", form)
+            assert made.code == 0, made.err
+            assert all(c.isprintable() or c == "\n" for c in made.out)
+            assert "evil" in made.out
+
+
 # --------------------------------------------------------------------- the command
 
 
@@ -356,10 +411,7 @@ def test_dry_run(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("--replay", "x", "--dry-run"),
         ("--replay", "x", "--log", "y"),
         ("--backend", "tensorflow"),
-        ("--backend", "vllm"),
         ("--backend", "vllm", "--kv-memory", "1GiB", "--dry-run"),
-        ("--backend", "llama.cpp", "llama-3.1-8b"),
-        ("--backend", "transformers", "llama-3.1-8b"),
         ("--device", "abacus"),
         ("--dry-run", "--log", "/nowhere/at/all.json"),
     ],
@@ -368,6 +420,24 @@ def test_bad_input(arguments: tuple[str, ...]) -> None:
     if "1x100000" in arguments:
         arguments = (*arguments[:-1], "20000x10")
     is_fault(call("probe", *arguments))
+
+
+@pytest.mark.parametrize("backend", ["vllm", "llama.cpp", "transformers"])
+def test_an_engine_before_its_model(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not installed is told first, and only then what it should read."""
+    monkeypatch.setattr(asked_module, "find_spec", lambda _: None)
+    found = call("probe", "--backend", backend)
+    assert is_fault(found, 3) == f"{backend} is not installed beside kvcalc"
+    assert "pip install" in found.hints[0]
+    monkeypatch.setattr(asked_module, "find_spec", lambda name: name)
+    is_fault(call("probe", "--backend", backend, "llama-3.1-8b"), 2)
+
+
+def test_the_hint_of_a_replay() -> None:
+    """A log that is not there is no page of metrics."""
+    found = call("probe", "--replay", "/nowhere/at/all.json")
+    is_fault(found)
+    assert "--log FILE" in found.hints[0]
 
 
 # --------------------------------------------------------------------- engines asked
@@ -382,6 +452,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]) -> list[d
         return answer
 
     monkeypatch.setattr(asked_module, "run_child", child)
+    monkeypatch.setattr(asked_module, "require", lambda _: None)
     return questions
 
 

@@ -47,9 +47,9 @@ OUTSIDE = {
     "schema": {"msgspec"},
     "manifests": {"msgspec", "yaml"},
     "checks": {"msgspec"},
-    # All but msgspec only where they are installed, and only when a probe is asked for.
+    # All but msgspec only where they are installed, and only when a probe is asked for; numpy too.
     "measure": {
-        *("msgspec", "torch", "flashinfer", "flash_attn", "pynvml", "transformers"),
+        *("msgspec", "numpy", "torch", "flashinfer", "flash_attn", "pynvml", "transformers"),
         *("vllm", "llama_cpp", "xllamacpp"),
     },
     "api": {"msgspec"},

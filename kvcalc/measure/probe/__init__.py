@@ -15,7 +15,7 @@ __all__ = ["BACKENDS", "Backend", "open_device"]
 Backend = Literal["torch", "nvml", "vllm", "llama.cpp", "transformers"]
 
 BACKENDS: tuple[Backend, ...] = ("torch", "nvml", "vllm", "llama.cpp", "transformers")
-"""torch measures; nvml reads the driver; the others ask the engine what it would allocate."""
+"""torch measures (a CPU without torch: numpy); nvml reads the driver; the others ask the engine."""
 
 _DRY = 80 * 2**30
 
@@ -33,7 +33,8 @@ def open_device(
         name: of that card.
 
     Raises:
-        UnavailableError: torch is not installed, or has no such device.
+        UnavailableError: torch is not installed, or has no such device; a CPU is measured without
+            it, by numpy.
         UnsupportedError: a device or kernel of a dry run.
     """
     if dry_run:
@@ -44,6 +45,10 @@ def open_device(
         from kvcalc.measure.probe.synthetic import SyntheticDevice
 
         return SyntheticDevice(memory_bytes or _DRY, name or "a card of 80 GiB")
-    from kvcalc.measure.probe.torch_device import TorchDevice
+    from kvcalc.measure.probe.torch_device import TorchDevice, installed
 
+    if kind == "cpu" and not installed():
+        from kvcalc.measure.probe.numpy_device import NumpyDevice
+
+        return NumpyDevice(kernel)
     return TorchDevice(kind, kernel)

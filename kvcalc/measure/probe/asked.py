@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from kvcalc.core.units import format_count
 from kvcalc.engines import plan
 from kvcalc.measure.probe.children.answer import MARK
 
-__all__ = ["ask_engine", "run_child"]
+__all__ = ["ask_engine", "require", "run_child"]
 
 _PATIENCE = 600  # seconds; vLLM imports for ten, and builds large models for some
 _INSTALL = {
@@ -34,6 +35,9 @@ _INSTALL = {
     "transformers": "pip install transformers torch",
 }
 _MODULES = {"vllm": "vllm", "llama.cpp": "llamacpp", "transformers": "transformers"}
+
+_PACKAGES = {"vllm": "vllm", "llama.cpp": "xllamacpp", "transformers": "transformers"}
+"""What each engine is imported as."""
 
 _LIBRARY = {"parallel": 1, "kv_unified": False, "fit": False}
 """Defaults of llama.cpp's library, which is asked; its server's are others."""
@@ -86,6 +90,7 @@ def ask_engine(
         UsageError: the engine cannot read this model's source, or nothing says how much.
         UnavailableError: the engine is not installed, or fails.
     """
+    require(backend)
     if backend == "llama.cpp":
         return _llama_cpp(model, deployment, source)
     folder = _folder(source, backend)
@@ -96,6 +101,16 @@ def ask_engine(
             raise UsageError("a cache of how many bytes?", hint="give --kv-memory 1GiB")
         return _vllm(model, deployment, folder, kv_cache_bytes)
     return _transformers(model, deployment, folder, lengths)
+
+
+def require(backend: str) -> None:
+    """Check that an engine is installed before anything else is asked for it.
+
+    Raises:
+        UnavailableError: it is not.
+    """
+    if find_spec(_PACKAGES[backend]) is None:
+        raise UnavailableError(f"{backend} is not installed beside kvcalc", hint=_INSTALL[backend])
 
 
 def run_child(backend: str, question: dict[str, Any]) -> dict[str, Any]:

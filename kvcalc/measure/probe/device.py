@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
+
+import msgspec
 
 from kvcalc.core.values import Value
 from kvcalc.measure.probe.layout import Attention
 
-__all__ = ["Contiguous", "Decoded", "Device", "DeviceFacts", "Paged", "Reading"]
+__all__ = ["Bytes", "Contiguous", "Decoded", "Device", "DeviceFacts", "Paged", "Reading"]
+
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
+"""Of a log that is read back: no device has more, and none less than nothing."""
 
 
 class DeviceFacts(Value, frozen=True, kw_only=True):
@@ -40,14 +45,14 @@ class Reading(Value, frozen=True, kw_only=True):
         free: of the whole device.
     """
 
-    storage: int | None = None
-    requested: int | None = None
-    allocated: int | None = None
-    reserved: int | None = None
-    peak: int | None = None
-    process: int | None = None
-    used: int | None = None
-    free: int | None = None
+    storage: Bytes | None = None
+    requested: Bytes | None = None
+    allocated: Bytes | None = None
+    reserved: Bytes | None = None
+    peak: Bytes | None = None
+    process: Bytes | None = None
+    used: Bytes | None = None
+    free: Bytes | None = None
 
 
 class Paged(NamedTuple):

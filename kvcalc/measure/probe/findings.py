@@ -242,7 +242,8 @@ def _verdict(
     if contiguous is not None and contiguous.storage_bytes and pool.storage_bytes:
         times = contiguous.storage_bytes / pool.storage_bytes
         requests = format_number_of(log.asked.requests, "request")
-        said.append(f"In one piece each, the {requests} take {times:,.2f} times as much.")
+        take = "takes" if log.asked.requests == 1 else "take"
+        said.append(f"In one piece each, the {requests} {take} {times:,.2f} times as much.")
     if leak is not None and leak > LEAK_LIMIT:
-        said.append(f"{format_bytes(leak)} were not given back.")
+        said.append(f"{format_bytes(leak)} was not given back.")
     return " ".join(said)

@@ -13,19 +13,25 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 from weakref import WeakValueDictionary
 
 from kvcalc.core.errors import UnavailableError
-from kvcalc.measure.probe import nvml
+from kvcalc.measure.probe import host, nvml
 from kvcalc.measure.probe.device import Contiguous, Decoded, DeviceFacts, Paged, Reading
 from kvcalc.measure.probe.kernels import Kernels
 
-__all__ = ["KINDS", "TorchDevice"]
+__all__ = ["KINDS", "TorchDevice", "installed"]
 
 KINDS = ("auto", "cuda", "rocm", "xpu", "mps", "cpu")
 
 _CPU_HINT = "kvcalc probe --device cpu measures storage bytes here; --dry-run needs no device"
+
+
+def installed() -> bool:
+    """Whether torch is there; nothing of it is imported."""
+    return find_spec("torch") is not None
 
 
 class TorchDevice:
@@ -102,7 +108,7 @@ class TorchDevice:
         """Read every layer of accounting."""
         storage = sum(tensor.untyped_storage().nbytes() for tensor in self._held.values())
         if self._module is None:
-            return Reading(storage=storage, process=_resident(), free=_host_memory())
+            return Reading(storage=storage, process=host.resident(), free=host.available())
         self._module.synchronize()
         if self._kind == "mps":
             allocated = int(self._module.current_allocated_memory())
@@ -173,8 +179,8 @@ def _imported() -> Any:
     except ImportError:
         raise UnavailableError(
             "no GPU is seen: torch, which would ask for one, is not installed",
-            hint="pip install 'kvcalc[probe]'; without a GPU kvcalc probe --device cpu measures"
-            " storage bytes, and --dry-run needs neither",
+            hint="pip install 'kvcalc[probe]'; --device cpu measures here without it, and --dry-run"
+            " needs no device",
         ) from None
 
 
@@ -229,22 +235,3 @@ def _quiet() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _host_memory() -> int | None:
-    """Return what the host has available; None where the system does not tell."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file if ":" in line)
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
-
-
-def _resident() -> int | None:
-    """Return what the system counts for this process; None where it does not tell."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError, AttributeError):
-        return None
