@@ -15,6 +15,7 @@ __all__ = [
     "PrefixCache",
     "ServerMetrics",
     "WasteNow",
+    "said_name",
 ]
 
 
@@ -94,11 +95,15 @@ class PredictedCapacity(Value, frozen=True, kw_only=True):
 
 
 class MetricsDifference(Value, frozen=True, kw_only=True):
-    """A figure that the server reports otherwise than kvcalc predicts it."""
+    """A figure that the server reports otherwise than kvcalc predicts it.
+
+    Of the model and of settings (`model`, `kv_cache_dtype`, `max_model_len`, ...) `predicted` is
+    what was given, and both may be text.
+    """
 
     name: str
-    reported: float | None
-    predicted: float | None
+    reported: float | str | None
+    predicted: float | str | None
     explained_by: str
 
 
@@ -153,3 +158,12 @@ class ServerMetrics(Value, frozen=True, kw_only=True):
     differences: tuple[MetricsDifference, ...] = ()
     verdict: str = ""
     notes: tuple[str, ...] = ()
+
+
+def said_name(name: str) -> str:
+    """Return how a figure's or setting's name is said.
+
+    >>> said_name("kv_cache_dtype")
+    'KV cache dtype'
+    """
+    return name.replace("_", " ").replace("kv cache", "KV cache")

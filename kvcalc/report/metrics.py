@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from kvcalc.core.server_metrics import PredictedCapacity, ServerMetrics, WasteNow
+from kvcalc.core.server_metrics import PredictedCapacity, ServerMetrics, WasteNow, said_name
 from kvcalc.core.units import format_count, format_ratio
 from kvcalc.report.blocks import Block, Grid, Heading, Text
 
@@ -118,6 +118,15 @@ def _predicted(server: ServerMetrics, found: PredictedCapacity, size: _Size) -> 
     def counted(value: int | None) -> str:
         return _NONE if value is None else format_count(value)
 
+    of_figures = ("block_size", "num_blocks", "kv_cache_tokens", "max_concurrency")
+    for name, difference in differing.items():
+        if name not in of_figures:
+            row(
+                said_name(name),
+                name,
+                _told(difference.reported),
+                _told(difference.predicted),
+            )
     row("block size", "block_size", counted(server.block_size), counted(found.block_size))
     row("blocks", "num_blocks", counted(server.num_blocks), counted(found.num_blocks))
     row(
@@ -140,3 +149,10 @@ def _predicted(server: ServerMetrics, found: PredictedCapacity, size: _Size) -> 
     yield Heading(f"against the rules of {server.engine}{version}")
     columns = ("", "reported", "predicted", "")
     yield Grid(columns, tuple(rows), text_columns=frozenset({3}))
+
+
+def _told(value: float | str | None) -> str:
+    """Return a setting as it was told: a name, or a count."""
+    if value is None:
+        return _NONE
+    return value if isinstance(value, str) else f"{value:,g}"

@@ -10,8 +10,10 @@ import pytest
 import kvcalc
 from kvcalc.core.errors import InputError
 from kvcalc.core.server_metrics import ServerMetrics
+from kvcalc.core.units import format_bytes
 from kvcalc.measure.metrics import judged, read_metrics
 from kvcalc.measure.metrics.predicted import compared
+from kvcalc.report.metrics import metrics_blocks
 from tests.cli.harness import call, is_fault, validate
 from tests.measure.pages import PAGES, vllm
 
@@ -158,7 +160,8 @@ def test_the_figures_of_a_page_are_predicted() -> None:
     assert server.block_tokens_are_capacity is False
     assert "51163" in server.why
     other = against(page, "gemma-3-27b", gpu=kvcalc.load_gpu("h200"), max_model_len=8192)
-    assert {d.name for d in other.differences} == {"kv_cache_tokens", "max_concurrency"}
+    names = [d.name for d in other.differences]
+    assert names == ["max_model_len", "kv_cache_tokens", "max_concurrency"]
     assert all(d.explained_by for d in other.differences)
 
 
@@ -247,6 +250,105 @@ def test_running_tokens(tmp_path: Path) -> None:
     file.write_text(PAGES["vllm"])
     found = call("metrics", str(file), "--running-tokens", "65000", "--format", "json")
     assert found.results[0]["waste"]["unused_tokens"] == 536
+
+
+def test_more_running_tokens_than_blocks_hold(tmp_path: Path) -> None:
+    """They are told beside what the blocks hold, and why that may be, not passed over."""
+    file = tmp_path / "page.txt"
+    file.write_text(PAGES["vllm"])
+    found = call("metrics", str(file), "--running-tokens", "70000", "--format", "json")
+    (result,) = found.results
+    assert result["waste"]["unused_tokens"] is None
+    assert "70,000 tokens, and the blocks in use hold 65,536" in " ".join(result["notes"])
+
+
+NAMED = vllm(blocks=1001).replace("org/some-model", "meta-llama/Llama-3.1-8B-Instruct")
+
+
+@pytest.mark.parametrize(
+    ("page", "model", "same"),
+    [
+        (NAMED, "llama-3.1-8b", True),
+        (NAMED, "llama-3.1-70b", False),
+        (NAMED.replace("meta-llama/", "/models/somewhere/"), "llama-3.1-70b", False),
+        (NAMED.replace("Llama-3.1-8B-Instruct", "chat"), "llama-3.1-70b", None),
+    ],
+)
+def test_another_model_than_the_page_names(page: str, model: str, same: bool | None) -> None:
+    """A name that kvcalc knows is held against the model; another says nothing."""
+    server = judged(against(page, model, max_model_len=8192))
+    assert ("model" in server.agreed) is (same is True)
+    wrong = [d for d in server.differences if d.name == "model"]
+    assert bool(wrong) is (same is False)
+    if wrong:
+        assert wrong[0].predicted == model
+        assert "the page names llama-3.1-8b" in wrong[0].explained_by
+        assert "1 figure differs from what is predicted: model." in server.verdict
+        drawn = repr(metrics_blocks([server], format_bytes))
+        assert "is llama-3.1-70b what this server serves?" in drawn
+
+
+@pytest.mark.parametrize(
+    ("told", "given", "name"),
+    [
+        ({"cache_dtype": "auto"}, {"kv_cache_dtype": "fp8"}, "kv_cache_dtype"),
+        ({"cache_dtype": "fp8"}, {"kv_cache_dtype": "bf16"}, "kv_cache_dtype"),
+        ({"enable_prefix_caching": "False"}, {"enable_prefix_caching": True},
+         "enable_prefix_caching"),
+        ({"kv_cache_size_tokens": 131_072, "kv_cache_max_concurrency": 8.0},
+         {"max_model_len": 8192}, "max_model_len"),
+    ],
+)  # fmt: skip
+def test_another_setting_than_the_page_tells(
+    told: dict[str, Any], given: dict[str, Any], name: str
+) -> None:
+    """What is given counts, and that the server has it otherwise is a difference."""
+    server = against(vllm(blocks=8193, **told), "llama-3.1-8b", **given)
+    assert name in {d.name for d in server.differences}
+    assert name not in server.agreed
+
+
+@pytest.mark.parametrize(
+    ("told", "given", "name"),
+    [
+        ({"cache_dtype": "fp8_e4m3"}, {"kv_cache_dtype": "fp8"}, "kv_cache_dtype"),
+        ({"cache_dtype": "auto"}, {"kv_cache_dtype": "bf16"}, "kv_cache_dtype"),
+        ({}, {"enable_prefix_caching": True}, "enable_prefix_caching"),
+    ],
+)
+def test_the_same_setting_in_other_words(
+    told: dict[str, Any], given: dict[str, Any], name: str
+) -> None:
+    server = against(vllm(blocks=8193, **told), "llama-3.1-8b", max_model_len=8192, **given)
+    assert name in server.agreed
+    assert not server.differences
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("vllm:kv_cache_usage_perc 1.7", "kv_cache_usage_perc is 1.7, which is no share from 0"),
+        ("vllm:kv_cache_usage_perc -0.1", "kv_cache_usage_perc is -0.1, which is no share from 0"),
+        ("vllm:kv_cache_usage_perc +Inf", "kv_cache_usage_perc is inf, which is no figure"),
+        ("vllm:num_requests_running -3", "num_requests_running is -3, which is no whole number"),
+        ("sglang:max_total_num_tokens 1.5", "is 1.5, which is no whole number"),
+        ('vllm:cache_config_info{num_gpu_blocks="abc"} 1', "num_gpu_blocks is 'abc', which is no"),
+        ("trtllm_kv_cache_utilization 3", "is 3, which is no share"),
+    ],
+)
+def test_figures_that_cannot_be(line: str, said: str) -> None:
+    """What is left out because it cannot be is told, not passed over."""
+    reading = read_metrics(line + "\n")
+    (warning,) = reading.warnings
+    assert said in warning
+    assert warning.endswith("it is left out")
+    assert warning in " ".join(call("metrics", "-", stdin=line.encode()).err.splitlines())
+
+
+def test_figures_that_are_not_there_yet() -> None:
+    """NaN is a share before its first request, and -1 a hit rate that V0 has switched off."""
+    page = "vllm:kv_cache_usage_perc NaN\nvllm:gpu_prefix_cache_hit_rate -1\n"
+    assert read_metrics(page).warnings == ()
 
 
 def test_a_broken_line_is_a_warning_or_with_strict_an_error(tmp_path: Path) -> None:

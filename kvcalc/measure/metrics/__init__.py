@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from kvcalc.core.errors import InputError
-from kvcalc.core.server_metrics import ServerMetrics, WasteNow
+from kvcalc.core.server_metrics import ServerMetrics, WasteNow, said_name
 from kvcalc.core.units import format_count, format_number_of, format_ratio
 from kvcalc.measure.metrics import llamacpp, sglang, tensorrt_llm, tgi, vllm
 from kvcalc.measure.metrics.series import Series
@@ -28,6 +28,7 @@ _READERS: dict[str, Callable[[Series], list[ServerMetrics]]] = {
 """Beginning of the names of an engine's metrics (`:` written as `_`) -> its reader."""
 
 _MOST_NAMES = 3
+_MOST_REFUSED = 10
 
 
 class Reading(NamedTuple):
@@ -36,7 +37,7 @@ class Reading(NamedTuple):
     Attributes:
         servers: one entry an engine process that the page tells of.
         settings: of each, settings of the server that the page tells, in the engine's words.
-        warnings: lines that could not be read.
+        warnings: lines that could not be read, and figures that cannot be what they are told as.
     """
 
     servers: tuple[ServerMetrics, ...]
@@ -60,11 +61,12 @@ def read_metrics(text: str, *, strict: bool = False, where: str = "") -> Reading
         raise _no_page(text, page, where)
     servers: list[ServerMetrics] = []
     settings: list[dict[str, str]] = []
+    refused: dict[str, str] = {}
     for prefix, reader in _READERS.items():
         own = [sample for sample in page.samples if _has(sample, prefix)]
         if not own:
             continue
-        series = Series(own)
+        series = Series(own, refused)
         found = reader(series)
         servers += found
         settings += [
@@ -85,6 +87,10 @@ def read_metrics(text: str, *, strict: bool = False, where: str = "") -> Reading
             f"{format_number_of(page.fault_count, 'line')} could not be read; the first is line"
             f" {first.line}: {first.message}"
         )
+    warnings += [
+        f"{printable(name)[:80]} is {what}: it is left out"
+        for name, what in list(refused.items())[:_MOST_REFUSED]
+    ]
     return Reading(tuple(servers), tuple(settings), tuple(warnings))
 
 
@@ -117,6 +123,16 @@ def judged(server: ServerMetrics, running_tokens: int | None = None) -> ServerMe
     """
     waste = _waste(server, running_tokens)
     server = msgspec.structs.replace(server, waste=waste)
+    held = None if waste is None else waste.held_tokens
+    if running_tokens is not None and (held is None or running_tokens > held):
+        note = (
+            "what the blocks in use hold is not told, so what of it is empty is not either"
+            if held is None
+            else f"the running requests are given {format_number_of(running_tokens, 'token')}, and"
+            f" the blocks in use hold {format_count(held)}: a prefix that requests share is held"
+            " once, or the page was read at another moment"
+        )
+        server = msgspec.structs.replace(server, notes=(*server.notes, note))
     return msgspec.structs.replace(server, verdict=" ".join(_said(server)))
 
 
@@ -172,7 +188,8 @@ def _said(server: ServerMetrics) -> Sequence[str]:
     if server.predicted is not None:
         many = len(server.differences)
         said.append(
-            f"{format_number_of(many, 'figure')} differ from what is predicted."
+            f"{format_number_of(many, 'figure')} {'differs' if many == 1 else 'differ'} from what"
+            f" is predicted: {', '.join(said_name(d.name) for d in server.differences)}."
             if many
             else "All figures that can be compared are as predicted."
             if server.agreed

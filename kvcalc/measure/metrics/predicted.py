@@ -18,11 +18,9 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.core.server_metrics import MetricsDifference, PredictedCapacity, ServerMetrics
 from kvcalc.core.units import format_count
 from kvcalc.engines import plan
+from kvcalc.measure.metrics.stated import known_dtype, stated
 
 __all__ = ["compared"]
-
-_DTYPES = {"fp8_inc": "fp8", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
-"""vLLM's names of cache dtypes that kvcalc spells otherwise."""
 
 _SWITCHES = {"True": True, "False": False}
 _NEAR = 1e-9  # of a ratio that both compute from the same whole numbers
@@ -77,6 +75,11 @@ def compared(
     )
     agreed: list[str] = []
     differences: list[MetricsDifference] = []
+    for told in stated(server, model, deployment, asked, settings):
+        if isinstance(told, str):
+            agreed.append(told)
+        else:
+            differences.append(told)
     for name, reported, computed in _figures(server, predicted, own=own):
         if reported is None or computed is None:
             continue
@@ -107,7 +110,7 @@ def _completed(
     changes: dict[str, Any] = {"engine": server.engine}
     dtype = settings.get("cache_dtype")
     if dtype and deployment.kv_cache_dtype == "auto":
-        changes["kv_cache_dtype"] = _DTYPES.get(dtype, dtype)
+        changes["kv_cache_dtype"] = known_dtype(dtype)
     prefixes = _SWITCHES.get(settings.get("enable_prefix_caching", ""))
     if deployment.enable_prefix_caching is None and prefixes is not None:
         changes["enable_prefix_caching"] = prefixes

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from kvcalc.measure.prometheus import Sample
+from kvcalc.models.text import printable
 
-__all__ = ["Series", "grouped", "whole"]
+__all__ = ["ABSENT", "Series", "grouped", "whole"]
+
+ABSENT = ("", "None", "none", "null")
+"""How a label tells that a setting is not set."""
 
 _LARGEST = 2**53
 """Above it a float is no exact count any more, and no server has as many of anything."""
@@ -23,8 +27,10 @@ class Series:
     `_total` that newer clients append to counters.
     """
 
-    def __init__(self, samples: Iterable[Sample]) -> None:
+    def __init__(self, samples: Iterable[Sample], refused: dict[str, str] | None = None) -> None:
         self._by_name: dict[str, list[Sample]] = {}
+        # Shared by the series of all replicas: metric -> what is wrong with its value.
+        self.refused: dict[str, str] = {} if refused is None else refused
         for sample in samples:
             self._by_name.setdefault(_key(sample.name), []).append(sample)
 
@@ -40,26 +46,57 @@ class Series:
         """Return the value of the first of these metrics that is there.
 
         Ranks of one engine report the same figure each: the largest counts, as one that fills up
-        first binds. Infinite and undefined values are none.
+        first binds. Infinite and undefined values are none; the infinite ones are told.
         """
         for name in names:
-            found = [s.value for s in self.all(name, **labels) if math.isfinite(s.value)]
+            samples = self.all(name, **labels)
+            endless = [s for s in samples if math.isinf(s.value)]
+            if endless:
+                self._refuse(endless[0], "no figure")
+            found = [s.value for s in samples if math.isfinite(s.value)]
             if found:
                 return max(found)
         return None
 
+    def _refuse(self, sample: Sample, what: str) -> None:
+        self.refused.setdefault(sample.name, f"{sample.value:g}, which is {what}")
+
+    def _checked(self, found: float | None, names: Iterable[str], good: bool, what: str) -> None:
+        """Remember the sample of a value that is not what it should be."""
+        if found is None or good:
+            return
+        for name in names:
+            for sample in self.all(name):
+                if sample.value == found:
+                    self._refuse(sample, what)
+                    return
+
     def count(self, *names: str, **labels: str) -> int | None:
         """Return a metric that counts something; None where it is no whole number from 0."""
-        return whole(self.value(*names, **labels))
+        found = self.value(*names, **labels)
+        counted = whole(found)
+        self._checked(found, names, counted is not None, "no whole number from 0")
+        return counted
 
     def ratio(self, *names: str, **labels: str) -> float | None:
         """Return a share; None where it is not between 0 and 1."""
         found = self.value(*names, **labels)
-        return found if found is not None and 0 <= found <= 1 else None
+        good = found is not None and 0 <= found <= 1
+        self._checked(found, names, good, "no share from 0 to 1")
+        return found if good else None
+
+    def label_count(self, labels: Mapping[str, str], name: str) -> int | None:
+        """Return a label that counts something; None where it is absent, or no whole number."""
+        told = labels.get(name, "")
+        counted = whole(told)
+        if counted is None and told not in ABSENT:
+            self.refused.setdefault(name, f"{printable(told)[:40]!r}, which is no whole number")
+        return counted
 
     def only(self, keep: Callable[[Sample], bool]) -> Self:
         """Return the samples that satisfy a condition."""
-        return type(self)(s for found in self._by_name.values() for s in found if keep(s))
+        samples = (s for found in self._by_name.values() for s in found if keep(s))
+        return type(self)(samples, self.refused)
 
     def labels(self, name: str) -> list[dict[str, str]]:
         """Return the labels of each sample of a metric."""

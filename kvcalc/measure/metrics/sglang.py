@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kvcalc.core.server_metrics import PoolUse, PrefixCache, ServerMetrics
 from kvcalc.core.units import format_count
-from kvcalc.measure.metrics.series import Series, grouped, whole
+from kvcalc.measure.metrics.series import Series, grouped
 from kvcalc.models.text import printable
 
 __all__ = ["PREFIX", "read"]
@@ -35,8 +35,8 @@ def read(series: Series) -> list[ServerMetrics]:
 def _engine(replica: str | None, series: Series) -> ServerMetrics:
     tokens = series.count("sglang:max_total_num_tokens")
     labels = (series.labels("sglang:cache_config_info") or [{}])[0]
-    page = series.count("sglang:page_size") or whole(labels.get("page_size"))
-    pages = series.count("sglang:num_pages") or whole(labels.get("num_pages"))
+    page = series.count("sglang:page_size") or series.label_count(labels, "page_size")
+    pages = series.count("sglang:num_pages") or series.label_count(labels, "num_pages")
     product = page * pages if page and pages else None
     names = series.values_of("model_name")
     usage = series.ratio("sglang:token_usage")

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from kvcalc.core.server_metrics import PrefixCache, ServerMetrics
 from kvcalc.core.units import format_count
-from kvcalc.measure.metrics.series import Series, grouped, whole
+from kvcalc.measure.metrics.series import ABSENT, Series, grouped, whole
 from kvcalc.models.text import printable
 
 __all__ = ["PREFIX", "SETTINGS", "read", "settings"]
@@ -25,7 +25,7 @@ PREFIX = "vllm_"
 SETTINGS = ("cache_dtype", "enable_prefix_caching", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
 """Labels that are settings of the server, and decide on its cache."""
 
-_ABSENT = ("", "None", "none", "null")
+_OFF = -1  # hit rate of V0 where no prefixes are cached
 _WHOLE = 1e-6  # of a block: a usage that is a share of blocks comes as near as a float can
 
 
@@ -37,7 +37,7 @@ def read(series: Series) -> list[ServerMetrics]:
 def settings(series: Series, replica: str | None) -> dict[str, str]:
     """Return the labels among SETTINGS that are set, of one replica."""
     labels = _labels(series, replica)
-    return {name: labels[name] for name in SETTINGS if labels.get(name, "") not in _ABSENT}
+    return {name: labels[name] for name in SETTINGS if labels.get(name, "") not in ABSENT}
 
 
 def _labels(series: Series, replica: str | None) -> Mapping[str, str]:
@@ -48,8 +48,12 @@ def _labels(series: Series, replica: str | None) -> Mapping[str, str]:
 
 def _engine(replica: str | None, series: Series) -> ServerMetrics:
     labels = _labels(series, replica)
-    block, blocks = whole(labels.get("block_size")), whole(labels.get("num_gpu_blocks"))
-    tokens = whole(labels.get("kv_cache_size_tokens"))
+    block, blocks, tokens, size = (
+        series.label_count(labels, name)
+        for name in (
+            *("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_memory_bytes"),
+        )
+    )
     product = block * blocks if block and blocks else None
     usage = series.ratio("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
     concurrency = _positive(labels.get("kv_cache_max_concurrency"))
@@ -59,14 +63,14 @@ def _engine(replica: str | None, series: Series) -> ServerMetrics:
         engine="vllm",
         model=_model(series),
         replica=replica and printable(replica),
-        kv_cache_dtype=None if dtype in _ABSENT else printable(dtype),
+        kv_cache_dtype=None if dtype in ABSENT else printable(dtype),
         block_size=block or None,
         num_blocks=blocks or None,
         block_tokens=product,
         block_tokens_are_capacity=are,
         why=why,
         kv_cache_tokens=tokens,
-        kv_cache_bytes=whole(labels.get("kv_cache_memory_bytes")),
+        kv_cache_bytes=size,
         max_concurrency=concurrency,
         max_model_len=_longest(tokens, concurrency),
         usage_ratio=usage,
@@ -99,7 +103,7 @@ def _capacity(
             " (vLLM issue 51163)"
         )
     for name in ("sliding_window", "mamba_block_size", "mamba_page_size_padded"):
-        if labels.get(name, "") not in _ABSENT:
+        if labels.get(name, "") not in ABSENT:
             return None, (
                 f"{name} is {printable(labels[name])[:20]}: with windows or states the product is"
                 " no capacity; name the model to have it computed"
@@ -146,7 +150,8 @@ def _prefix_cache(series: Series) -> PrefixCache | None:
     if queries is not None and hits is not None:
         ratio = hits / queries if queries > 0 and hits <= queries else None
         return PrefixCache(queries=queries, hits=hits, hit_ratio=ratio)
-    ratio = series.ratio("vllm:gpu_prefix_cache_hit_rate")
+    name = "vllm:gpu_prefix_cache_hit_rate"
+    ratio = None if series.value(name) == _OFF else series.ratio(name)
     return None if ratio is None else PrefixCache(queries=None, hits=None, hit_ratio=ratio)
 
 
