@@ -10,7 +10,7 @@ from kvcalc.manifests.found import Finding, GpuRequest, Word
 from kvcalc.manifests.gpu_tables import INSTANCES, NOT_GPUS, PRODUCTS
 from kvcalc.models.presets import gpu_names
 
-__all__ = ["Card", "card_of", "find_card"]
+__all__ = ["Card", "card_of", "find_card", "other_device"]
 
 _MAKERS = re.compile(r"(nvidia|amd|tesla|geforce|quadro|instinct(?=mi))")
 _COUNTED = re.compile(r"(.+?)[:x](\d{1,3})")
@@ -59,6 +59,19 @@ def find_card(product: str) -> Card:
     return Card(None, devices)
 
 
+def other_device(request: GpuRequest) -> str | None:
+    """Return what a request counts where it is no GPU: a TPU, a Gaudi, a Neuron device.
+
+    >>> other_device(GpuRequest(devices=8, resource="google.com/tpu"))
+    'google.com/tpu'
+    """
+    product = "" if request.product is None else request.product.text.lower()
+    for word in (request.resource or "", request.product_key or ""):
+        if any(part in word.lower() for part in NOT_GPUS):
+            return word
+    return product[:80] if any(part in product for part in NOT_GPUS) else None
+
+
 def card_of(request: GpuRequest) -> tuple[Card, list[Finding]]:
     """Return the card that a request means, and what to say where that is not sure.
 
@@ -68,7 +81,9 @@ def card_of(request: GpuRequest) -> tuple[Card, list[Finding]]:
     """
     product = request.product
     if product is None:
-        return Card(None, memory_bytes=request.memory_bytes), []
+        other = other_device(request)
+        found = [] if other is None else [_no_gpu(other, request.line, request.file)]
+        return Card(None, memory_bytes=request.memory_bytes), found
     if product.unresolved:
         return Card(None, memory_bytes=request.memory_bytes), []
     card = find_card(product.text)._replace(memory_bytes=request.memory_bytes)
@@ -89,14 +104,18 @@ def card_of(request: GpuRequest) -> tuple[Card, list[Finding]]:
     return card, [_unknown(product, card)]
 
 
+def _no_gpu(name: str, line: int, file: str) -> Finding:
+    message = f"{name} is no GPU that kvcalc knows"
+    cure = "kvcalc sizes GPUs; say with --gpu-memory what the device has"
+    return Finding("not-a-gpu", "note", message, cure, line, file)
+
+
 def _unknown(product: Word, card: Card) -> Finding:
     shown = printable(product.shown)[:80]
     text = product.text.lower()
     line, file = product.line, product.file
     if any(part in text for part in NOT_GPUS):
-        message = f"{shown} is no GPU that kvcalc knows"
-        cure = "kvcalc sizes GPUs; say with --gpu-memory what the device has"
-        return Finding("not-a-gpu", "note", message, cure, line, file)
+        return _no_gpu(shown, line, file)
     close = nearest(text, gpu_names())
     if card.known:
         letters = re.sub(r"[^a-z0-9]", "", text)

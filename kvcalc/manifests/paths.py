@@ -9,7 +9,8 @@ from kvcalc.core.errors import InputError
 from kvcalc.manifests.commands import read
 from kvcalc.manifests.found import Attached, Server
 from kvcalc.manifests.reading import read_source
-from kvcalc.manifests.sources import Source, find
+from kvcalc.manifests.sources import Source, charts_of, find, is_values_of
+from kvcalc.manifests.sources import beside as seen_from
 
 __all__ = ["Found", "read_paths", "servers_of"]
 
@@ -36,15 +37,22 @@ def read_paths(paths: Iterable[str], stdin: bytes | None = None) -> Found:
     Raises:
         InputError: a file that was named starts no server, or is broken.
     """
-    servers: list[Server] = []
+    found: list[tuple[Source, list[Server]]] = []
     passed: list[InputError] = []
     for source in find(paths, stdin):
         try:
-            servers += servers_of(source)
+            found.append((source, servers_of(source)))
         except InputError as error:
             if source.given:
                 raise
             passed.append(error)
+    charts = charts_of(source.name for source, _ in found)
+    servers = [
+        server
+        for source, each in found
+        if source.given or not is_values_of(source.name, charts)
+        for server in each
+    ]
     return Found(tuple(servers), tuple(passed))
 
 
@@ -57,7 +65,7 @@ def servers_of(source: Source) -> list[Server]:
 
     def beside(path: str) -> Attached | None:
         text = source.folder.read(path)
-        return None if text is None else Attached(path, 1, text)
+        return None if text is None else Attached(seen_from(source.name, path), 1, text)
 
     found = read_source(source.name, source.text, source.folder)
     return [read(invocation, beside) for invocation in found]

@@ -45,6 +45,9 @@ PRODUCT_KEYS = (
 )
 """Labels that name a product, the surest first."""
 
+_NO_PRODUCT = re.compile(r"(?i)true|false|present||(nvidia|amd|intel)[-_.]?(gpu|xpu)?|gpu|xpu")
+"""Values of labels that name no card: a yes, a maker, a kind of device."""
+
 _PRODUCT = re.compile(
     r"(?i).*(gpu[-_.]?(product|name|type|model|class|card)|accelerator|instance-?type|"
     r"gpu-name|vram-class)$"
@@ -245,6 +248,18 @@ def product_of(pod: Node) -> tuple[Word | None, str | None, tuple[Word, ...]]:
     Returns:
         The product, the label that named it, and further ones that may be given instead.
     """
+    found = _labels(pod)
+    known = [key for key in PRODUCT_KEYS if key in found]
+    known += [key for key in found if key not in PRODUCT_KEYS and _PRODUCT.match(key)]
+    for key in known:
+        words = [word for word in found[key] if not _NO_PRODUCT.fullmatch(word.text)]
+        if words:
+            return words[0], key, tuple(words[1:])
+    return None, None, ()
+
+
+def _labels(pod: Node) -> dict[str, list[Word]]:
+    """Return the labels that a pod's node must have, and the values that each may have."""
     found: dict[str, list[Word]] = {}
     for key, node in pod.get("nodeSelector").fields.items():
         if node.is_text:
@@ -259,16 +274,13 @@ def product_of(pod: Node) -> tuple[Word | None, str | None, tuple[Word, ...]]:
             if rule.get("operator").text in ("In", ""):
                 words = [word_of(value) for value in rule.get("values").items if value.is_text]
                 found.setdefault(rule.get("key").text, []).extend(words)
+    kinds = pod.get("acceleratorTypes")  # llm-d's chart makes an affinity of them
+    for value in kinds.get("labelValues").items:
+        found.setdefault(kinds.get("labelKey").text, []).append(word_of(value))
     for each in pod.get("tolerations").items:
         if each.get("value").is_text:
             found.setdefault(each.get("key").text, []).append(word_of(each.get("value")))
-    known = [key for key in PRODUCT_KEYS if key in found]
-    known += [key for key in found if key not in PRODUCT_KEYS and _PRODUCT.match(key)]
-    for key in known:
-        words = [word for word in found[key] if word.text not in ("true", "present", "false", "")]
-        if words:
-            return words[0], key, tuple(words[1:])
-    return None, None, ()
+    return found
 
 
 def with_product(request: GpuRequest, pod: Node) -> GpuRequest:

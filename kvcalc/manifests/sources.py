@@ -11,16 +11,33 @@ from typing import NamedTuple, NoReturn
 
 from kvcalc.core.errors import InputError, printable
 
-__all__ = ["MAX_BYTES", "Folder", "Source", "beside", "decoded", "find"]
+__all__ = [
+    "MAX_BYTES",
+    "Folder",
+    "Source",
+    "beside",
+    "charts_of",
+    "decoded",
+    "find",
+    "is_values_of",
+]
 
 MAX_BYTES = 8 * 2**20
 """Of one file. Deployments are a few KiB; catalogues of models reach some hundred."""
 
 _STDIN = "-"
+_VALUES = re.compile(r"values[\w.-]*\.ya?ml", re.IGNORECASE)
 _SKIPPED = {"node_modules", "__pycache__", "venv", "site-packages", "dist", "build", "target"}
 _MOST_FILES = 50_000  # looked at in one walk
 _MOST_DEEP = 24
 _BESIDE = 2**20  # a .env, a values.yaml
+_HANDED = ("/dev/fd/", "/proc/self/fd/")
+_SPECIAL = (
+    (stat.S_ISFIFO, "a named pipe, which may never be written"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 _ENDINGS = (
     *(".yaml", ".yml", ".json", ".sh", ".bash", ".service", ".container", ".tf", ".tpl"),
     *(".j2", ".dockerfile", ".containerfile", ".modelfile", ".conf"),
@@ -110,9 +127,45 @@ def find(paths: Iterable[str], stdin: bytes | None = None) -> Iterator[Source]:
             _limited(len(text), path)
             yield Source(path, text, Folder("."))
         elif os.path.isdir(path):
-            yield from _walk(path)
+            yield from _walk(_shortest(path))
         else:
-            yield Source(path, _read(path), Folder(os.path.dirname(path) or "."))
+            text = _read(path)
+            name = _shortest(path)
+            yield Source(name, text, Folder(os.path.dirname(name) or "."))
+
+
+def _shortest(path: str) -> str:
+    """Return a path without its detours (`a/../b`), where it means the same file so."""
+    short = os.path.normpath(path)
+    try:
+        return short if os.path.samefile(short, path) else path
+    except (OSError, ValueError):
+        return path
+
+
+def charts_of(starting: Iterable[str]) -> set[str]:
+    """Return the folders of charts whose templates start servers.
+
+    Args:
+        starting: files that start servers.
+    """
+    folders: set[str] = set()
+    for name in starting:
+        parts = os.path.normpath(name).split(os.sep)
+        if "templates" in parts:
+            chart = os.sep.join(parts[: parts.index("templates")]) or "."
+            if os.path.isfile(os.path.join(chart, "Chart.yaml")):
+                folders.add(chart)
+    return folders
+
+
+def is_values_of(file: str, charts: set[str]) -> bool:
+    """Whether a file holds the values of one of several charts.
+
+    What a chart's templates start holds its values: read by themselves they would start it again.
+    """
+    folder, base = os.path.split(os.path.normpath(file))
+    return (folder or ".") in charts and _VALUES.fullmatch(base) is not None
 
 
 def decoded(text: bytes | str, where: str) -> str:
@@ -155,6 +208,7 @@ def _read(path: str) -> bytes:
     shown = printable(path)
     try:
         found = os.stat(path)
+        _refuse_special(found.st_mode, path)
         if stat.S_ISREG(found.st_mode):
             _limited(found.st_size, path)
         with open(path, "rb") as file:
@@ -167,6 +221,18 @@ def _read(path: str) -> bytes:
         raise InputError("no path", hint="it holds a zero byte", where=shown) from None
     _limited(len(text), path)
     return text
+
+
+def _refuse_special(mode: int, path: str) -> None:
+    """Refuse what may never end or never begin: devices, sockets, pipes that have a name.
+
+    What a shell hands on by its number (`<(helm template .)`) is written by somebody.
+    """
+    if stat.S_ISREG(mode) or path.startswith(_HANDED) or path == "/dev/stdin":
+        return
+    what = next((name for is_one, name in _SPECIAL if is_one(mode)), "no file")
+    hint = "give a file, a folder, or - for stdin"
+    raise InputError(what, hint=hint, where=printable(path))
 
 
 def _walk(top: str) -> Iterator[Source]:

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kvcalc.manifests.found import Word
+from kvcalc.manifests.template_values import Lookup, evaluated, lookup_of, shortened
 
 __all__ = ["MARK", "MAX_TEMPLATES", "Lookup", "Piece", "Templates", "lookup_of", "marked"]
-
-Lookup = Callable[[str], object]
-"""A value of a name such as `.Values.maxModelLen`: text, number, list or mapping; None for none."""
 
 MARK = "\ue000"
 """The character that begins a mark."""
@@ -30,6 +27,7 @@ MAX_TEMPLATES = 20_000
 
 _OPENERS = ("{{", "{%", "{#")
 _ENDS = {"{{": "}}", "{%": "%}", "{#": "#}"}
+_DIGITS = 10  # of a mark's number
 _MAX_VALUE = 100_000  # characters: a file that doubles a variable forty times says nothing
 _MOST_LINES = 60  # of one expression: a later `}}` belongs to something else
 _STARTS = {"if", "range", "with", "define", "block", "for", "macro", "raw"}
@@ -38,13 +36,8 @@ _STEERS = {
     *("else", "elif", "end", "endif", "endfor", "endmacro", "endraw", "set", "template"),
     *("import", "fail", "break", "continue"),
 }
-_KEEPS = {"quote", "squote", "toString", "int", "int64", "float64", "trim", "string", "float"}
-_NAME = re.compile(r"\$?\.?[A-Za-z_][\w.-]*|\.[A-Za-z_][\w.-]*")
 _WITH = re.compile(r"with\s+(\$?\.Values[\w.-]*|\.[A-Za-z_][\w.-]*)\s*$")
 _TO_YAML = re.compile(r"toYaml\s+(\.|\$?\.[A-Za-z_][\w.-]*)\s*(?:\||$)")
-_LITERAL = re.compile(r"""^(?:"([^"]*)"|'([^']*)'|`([^`]*)`|([-+\w./:@]+))$""")
-_CALLED = re.compile(r"^(default|d)\s*\((.*)\)$", re.DOTALL)
-_DEFAULT = re.compile(r"""^default\s+("[^"]*"|'[^']*'|`[^`]*`|\S+)(?:\s+(\S+))?$""")
 
 
 class Piece(NamedTuple):
@@ -91,7 +84,7 @@ class Templates:
         )
 
     def _text(self, found: re.Match[str]) -> str:
-        number = int(found[1]) if len(found[1]) < 10 else len(self.pieces)  # noqa: PLR2004
+        number = int(found[1]) if len(found[1]) < _DIGITS else len(self.pieces)
         if number >= len(self.pieces):
             return found[0]  # the file itself holds such characters
         piece = self.pieces[number]
@@ -129,34 +122,19 @@ def marked(
             pieces.append(breaks)
         elif steering and (close := _same_line(text, spans, number)):
             written = text[start:close]
-            pieces.append(templates.mark(Piece(written, _short(inner), None)))
+            pieces.append(templates.mark(Piece(written, shortened(inner), None)))
             end = close  # noqa: PLW2901 - the span grows to the end of the condition
             del scopes[-1:]
-        elif (tree := _as_json(inner, scopes, lookup)) is not None:
+        elif (tree := _as_json(inner, scopes, lookup, templates)) is not None:
             pieces.append(tree + breaks)
         elif steering or _alone(text, start, end):
             pieces.append(breaks)
         else:
-            name, value = _evaluated(_absolute(inner, scopes), lookup)
+            name, value = evaluated(_absolute(inner, scopes), lookup)
             pieces.append(templates.mark(Piece(text[start:end], name, value)) + breaks)
         at = end
     pieces.append(text[at:])
     return "".join(pieces), templates
-
-
-def lookup_of(values: Mapping[str, object]) -> Lookup:
-    """Return a lookup of `.Values.a.b` in plain values."""
-
-    def find(name: str) -> object:
-        head, _, rest = name.removeprefix("$").removeprefix(".").partition(".")
-        if head != "Values" or not rest:
-            return None
-        value: object = values
-        for key in rest.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        return value
-
-    return find
 
 
 def _scoped(inner: str, scopes: list[str]) -> None:
@@ -178,14 +156,33 @@ def _absolute(inner: str, scopes: list[str]) -> str:
     return re.sub(r"(?<![\w.$)])\.(?=[A-Za-z_])", scope + ".", inner)
 
 
-def _as_json(inner: str, scopes: list[str], lookup: Lookup | None) -> str | None:
-    """Return what `toYaml .Values.x` gives, as JSON; None where that is not known."""
+def _as_json(
+    inner: str, scopes: list[str], lookup: Lookup | None, templates: Templates
+) -> str | None:
+    """Return what `toYaml .Values.x` gives, as JSON; None where that is not known.
+
+    Its texts become marks: they are values of variables, and are not to be shown.
+    """
     found = _TO_YAML.match(inner)
     if found is None or lookup is None:
         return None
     name = next((each for each in reversed(scopes) if each), "") if found[1] == "." else found[1]
-    value = lookup(_absolute(name, scopes))
-    return json.dumps(value) if isinstance(value, dict | list) else None
+    path = _absolute(name, scopes)
+    value = lookup(path)
+    if not isinstance(value, dict | list):
+        return None
+    return json.dumps(_hidden(value, path, templates), ensure_ascii=False)
+
+
+def _hidden(value: object, path: str, templates: Templates) -> object:
+    """Return a tree of values with marks for its texts."""
+    if isinstance(value, dict):
+        return {key: _hidden(each, f"{path}.{key}", templates) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_hidden(each, path, templates) for each in value]
+    if not isinstance(value, str) or len(templates.pieces) >= MAX_TEMPLATES:
+        return value
+    return templates.mark(Piece(path, path, value))
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
@@ -248,60 +245,3 @@ def _alone(text: str, start: int, end: int) -> bool:
     stop = text.find("\n", end)
     stop = len(text) if stop < 0 else stop
     return not text[line:start].strip() and not text[end:stop].strip()
-
-
-def _evaluated(inner: str, lookup: Lookup | None) -> tuple[str, str | None]:
-    """Return an expression's name, and its value where one is known."""
-    base, *filters = [part.strip() for part in _piped(inner)]
-    value, name = None, _short(inner)
-    if function := _DEFAULT.match(base):
-        value, base = _literal(function[1]), function[2] or ""
-    if base.startswith("required "):
-        base = base.split()[-1]
-    if _NAME.fullmatch(base):
-        name = base
-        known = _text(lookup(base)) if lookup else None
-        value = value if known is None else known
-    for each in filters:
-        if (called := _CALLED.match(each)) is not None:
-            given = _literal(called[2].split(",")[0].strip())
-        elif (function := _DEFAULT.match(each)) is not None:
-            given = _literal(function[1])
-        elif each in _KEEPS:
-            continue
-        else:
-            return name, None
-        value = given if value in (None, "") else value
-    return name, value
-
-
-def _text(value: object) -> str | None:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, str | int | float) else None
-
-
-def _piped(inner: str) -> list[str]:
-    """Split at the bars that are not quoted."""
-    parts, quote, at = [], "", 0
-    for place, char in enumerate(inner):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "\"'`":
-            quote = char
-        elif char == "|":
-            parts.append(inner[at:place])
-            at = place + 1
-    return [*parts, inner[at:]]
-
-
-def _literal(text: str) -> str | None:
-    found = _LITERAL.match(text)
-    if found is None or text.startswith((".", "$")):
-        return None
-    return next((group for group in found.groups() if group is not None), None)
-
-
-def _short(inner: str) -> str:
-    text = " ".join(inner.split())
-    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004

@@ -191,12 +191,18 @@ def _modelservice_role(
             words=launches[0].words if script and not words else (*words, *flags, *given),
             image=image_of_node(container, context),
             env=env,
-            gpu=with_product(with_visible(gpu, env), role),
+            gpu=_of_role(with_visible(gpu, env), role, values),
             replicas=(copies := copies_of(role.get("replicas"))).number,
             replicas_line=copies.line,
             nodes=workers,
             findings=tuple(findings),
         )
+
+
+def _of_role(gpu: GpuRequest, role: Node, values: Node) -> GpuRequest:
+    """Add the product that a role asks for, or the whole chart."""
+    own = with_product(gpu, role)
+    return own if own.product is not None else with_product(gpu, values)
 
 
 def _overwritten(gpu: GpuRequest, counted: int) -> Finding:

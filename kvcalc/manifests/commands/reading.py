@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Literal
 
+from kvcalc.core.credentials import without_credentials
 from kvcalc.core.errors import KvcalcError, printable
-from kvcalc.manifests.commands.credentials import without_credentials
 from kvcalc.manifests.commands.examples import example_of, limits_of, meant_share
 from kvcalc.manifests.commands.numbers import BadNumberError, decimal
 from kvcalc.manifests.commands.options import Given

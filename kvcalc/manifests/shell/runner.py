@@ -146,6 +146,7 @@ class _Runner:
         self.all_exported = False
         self.branch: tuple[tuple[int, int], ...] = ()
         self.conditions = 0
+        self.sourced_at = 0  # the line that reads the file whose commands are followed
 
     def run(self, commands: Sequence[Command], state: State) -> bool | None:
         """Follow commands; return whether the last one succeeds, None where nobody knows."""
@@ -313,7 +314,7 @@ class _Runner:
         name = assign.name
         if isinstance(assign.value, Array):
             elements = tuple(
-                tuple(segment._replace(line=raw.line) for segment in value)
+                tuple(segment._replace(line=self.sourced_at or raw.line) for segment in value)
                 for raw in assign.value.words
                 for value in expand(raw, state)
             )
@@ -333,7 +334,7 @@ class _Runner:
             local[name] = value
             return
         state.values[name] = value
-        state.lines[name] = assign.value.line
+        state.lines[name] = self.sourced_at or assign.value.line
         state.arrays.pop(name, None)
 
     def declare(self, program: str, command: Simple, words: Sequence[Word], state: State) -> None:
@@ -398,7 +399,9 @@ class _Runner:
         elif program in ("source", ".") and arguments and self.beside is not None:
             text = self.beside(arguments[0])
             if text is not None and self.depth < _MAX_SCRIPTS:
+                outer, self.sourced_at = self.sourced_at, self.sourced_at or words[0].line
                 self.sourced(text, arguments[0], state)
+                self.sourced_at = outer
         elif program == "eval":
             self.nested(" ".join(arguments), words[0].line, state)
         else:
