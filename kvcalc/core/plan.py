@@ -354,6 +354,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
         notes: one line for every rule that moved a number.
         unsupported: what is not modelled, with the size of the difference where it is known.
         convention: what the engine's rules take for granted, a sentence each.
+        doubt: what nobody looked up of whether the engine serves the model; empty where nothing.
         source: engine, version, file and symbol that the rules follow.
     """
 
@@ -379,6 +380,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
     convention: tuple[str, ...] = ()
+    doubt: str = ""
     source: str = ""
 
     @property

@@ -19,6 +19,7 @@ __all__ = [
     "add_rates",
     "cdiv",
     "format_bytes",
+    "format_concurrency",
     "format_count",
     "format_number_of",
     "format_ratio",
@@ -221,6 +222,18 @@ def format_number_of(value: int, noun: str) -> str:
     ('1 KV head', '8 KV heads')
     """
     return f"{format_count(value)} {noun}" + ("" if value == 1 else "s")
+
+
+def format_concurrency(value: float) -> str:
+    """Print sequences at once with two decimals; from a thousand on whole ones alone.
+
+    >>> format_concurrency(15.527), format_concurrency(27_921.4)
+    ('15.53', '27,921')
+    """
+    return f"{value:,.2f}" if value < _WHOLE_FROM else format_count(int(value))
+
+
+_WHOLE_FROM = 1000
 
 
 def format_times(value: int, of: int) -> str:

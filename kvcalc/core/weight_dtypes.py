@@ -115,7 +115,7 @@ def weight_width(name: str) -> Width:
     if folded == UNKNOWN_FORMAT:
         raise UnsupportedError(
             "the format that the weights are stored in is not known",
-            hint="name it, or give --weights SIZE",
+            hint="name it (--quantization q4_k_m; quantization in Python), or give --weights SIZE",
         )
     if found is None:
         raise UnknownNameError("format of weights", name, [*WIDTHS, *QUANTISED])

@@ -438,6 +438,16 @@ def _check_inert(text: str) -> None:
         assert found is None, bare[found.start() - 30 : found.end() + 30]
 
 
+def _logged(value: Any) -> Iterator[str]:
+    """Yield the lines of logs in a document."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from inner if key == "log" else _logged(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _logged(inner)
+
+
 class TestTable:
     @every_command
     @pytest.mark.parametrize("columns", [80, 60, 200])
@@ -458,14 +468,19 @@ class TestTable:
     def test_80_columns(
         self, name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """No line is wider than 80 columns where there are 80, beside numbers of 10^18 and more."""
+        """No line is wider than 80 columns where there are 80, beside numbers of 10^18 and more.
+
+        A log's lines are the engine's own, to be searched for: they are never broken.
+        """
         monkeypatch.setenv("COLUMNS", "80")
+        whole = set(_logged(call(*arguments, "--format", "json").document))
 
         shown = call(*arguments).out
         huge = any(len(number) > 24 for number in NUMBER.findall(shown))
 
         for line in shown.splitlines():
-            assert len(line) <= 80 or huge or " " not in line.strip(), line
+            if line not in whole:
+                assert len(line) <= 80 or huge or " " not in line.strip(), line
 
     @every_command
     def test_lines(self, name: str, arguments: list[str]) -> None:

@@ -66,7 +66,10 @@ def unknown_buffers(contexts: list[Context], settings: Settings) -> list[str]:
     main = contexts[0]
     said = []
     if known_buffer(main, settings) is None:
-        said.append("compute buffers: they depend on the graph, the backend and the vocabulary")
+        said.append(
+            "compute buffers to the byte: the graph is divided between GPU and host, or not known;"
+            " with a card they count as an interval"
+        )
     said.extend(f"the compute buffer of the {c.sizes.names}context" for c in contexts[1:])
     if output_buffer(main.served.model, settings) is None:
         sequences = format_number_of(settings.cells.sequences, "sequence")

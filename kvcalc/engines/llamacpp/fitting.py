@@ -66,9 +66,9 @@ def why_not(model: ModelSpec, deployment: Deployment, settings: Settings) -> str
     if not placing.free:
         return "the devices' free memory is not known (gpu, or device_memory in engine_args)"
     if not model.weights:
-        return "the weights are not known; a GGUF file with tensors tells them"
+        return "it goes by each tensor of the weights, which a GGUF file tells"
     if isinstance(draft, ModelSpec) and not draft.weights:
-        return "the draft's weights are not known; a GGUF file with tensors tells them"
+        return "it goes by each tensor of the draft's weights, which a GGUF file tells"
     if placing.n_gpu_layers == 0 and not placing.layers_given:
         return "without a device it goes by the host's memory"
     return None

@@ -160,7 +160,7 @@ def gib_of(deployment: Deployment, name: str) -> int | None:
     if value is None:
         return None
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(float(value)) or not 0 <= float(value) <= 2**20:  # type: ignore[arg-type]  # a number
+    if not number or not math.isfinite(float(value)) or not 0 <= float(value) <= 2**20:
         raise InvalidValueError(
             f"{name} is {value!r:.40}, not a number of GiB from 0", hint=f"write {name}=4"
         )

@@ -236,7 +236,7 @@ class TestOneCard:
         bare = ModelSpec(name="bare", num_hidden_layers=8, dtype="float16", layers=_dense().layers)
         for model, args, said in (
             (_dense(), {}, "free memory is not known"),
-            (bare, {"device_memory": "1GiB"}, "weights are not known"),
+            (bare, {"device_memory": "1GiB"}, "each tensor of the weights"),
             (_dense(), {"device_memory": "1GiB", "device": "none"}, "host's memory"),
         ):
             assert any(said in line for line in _plan(model, **args).unsupported)
