@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import typer
@@ -23,7 +24,6 @@ from kvcalc.cli.values import Origin, Values
 from kvcalc.core.errors import InvalidValueError, UsageError, printable
 
 _TWO = 2
-_DIGITS = 9
 _MODEL_SOURCES = ("preset", "config", "gguf", "hf", "layers", "kv_heads", "head_dim", "v_head_dim")
 _PRESENTATION = ("format", "units", "report", "settings", "files", "start")
 _LOG = (
@@ -95,11 +95,13 @@ def _number(text: str) -> int:
         InvalidValueError: no whole number from 1.
     """
     digits = text.strip()
-    if not digits.isdecimal() or not digits.isascii() or not int(digits[:_DIGITS]) > 0:
+    number = int(digits) if re.fullmatch("[0-9]{1,9}", digits) else 0
+    if not number:
         raise InvalidValueError(
-            f"{printable(text)[:40]!r} is not the number of a start", hint="starts count from 1"
+            f"{printable(text)[:40]!r} is not the number of a start",
+            hint="starts count from 1",
         )
-    return int(digits[:_DIGITS])
+    return number
 
 
 def _without_settings_file(values: Values, notes: list[str]) -> None:

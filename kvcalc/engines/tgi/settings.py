@@ -103,8 +103,9 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     found = served(model)
     attention = attention_of(model, deployment, found, notes)
     if deployment.block_size not in (None, attention.block):
+        tokens = format_number_of(attention.block, "token")
         raise UnsupportedError(
-            f"TGI's blocks have {attention.block} tokens with {attention.name}",
+            f"TGI's blocks have {tokens} with {attention.name}",
             hint="attention_backend decides; block_size cannot be chosen",
         )
     tokens = format_number_of(attention.block, "token")

@@ -19,8 +19,8 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_bytes, format_number_of
 from kvcalc.engines import plan
-from kvcalc.measure.logs.answer import ReadStart
 from kvcalc.measure.logs.predict import cache_budget
+from kvcalc.measure.logs.reading import ReadStart
 from kvcalc.measure.logs.verdict import ended
 
 __all__ = ["compared"]
@@ -73,8 +73,12 @@ def _verdict(gained: int | None, rows: list[Changed], tokens: tuple[int | None, 
     if not gained:
         return f"The tokens are the same; {_count_of(changed)}."
     what = "gained" if gained > 0 else "lost"
-    first = changed[0]
-    cause = f", most of it by {first.name}" if first.tokens else ""
+    # A change that brought tokens is no cause of a loss.
+    same = [row for row in changed if (row.tokens or 0) * gained > 0]
+    most = max(same, key=lambda row: abs(row.tokens or 0), default=None)
+    cause = ""
+    if most is not None and 2 * abs(most.tokens or 0) > abs(gained):
+        cause = f", most of it by {most.name}"
     return f"{format_number_of(abs(gained), 'token')} {what}{cause}."
 
 
@@ -109,6 +113,15 @@ def _tokens(read: ReadStart) -> int | None:
     if blocks is not None and isinstance(blocks.low, int) and read.plan is not None:
         return blocks.low * (read.plan.block_size or 1)
     return None
+
+
+def _of_one_kind(first: ReadStart, second: ReadStart) -> bool:
+    """Whether a byte is as many tokens in both: of one engine, and of one model where it is known.
+
+    What differs between two engines or models is not counted part by part.
+    """
+    one, two = first.resolved.model, second.resolved.model
+    return first.start.engine == second.start.engine and (one is None or two is None or one == two)
 
 
 def _settings(first: ReadStart, second: ReadStart) -> Iterator[Changed]:
@@ -191,7 +204,7 @@ def _count(made: CachePlan, budget: int) -> int | None:
 
 def _figures(first: ReadStart, second: ReadStart) -> Iterator[Changed]:
     """Yield figures of memory that differ, in tokens of the second start's plan."""
-    rate = _rate(second)
+    rate = _rate(second) if _of_one_kind(first, second) else None
     ours, theirs = first.facts, second.facts
     parts = 0
     for name in _MEMORY:
@@ -238,7 +251,7 @@ def _differ(one: Fact, two: Fact) -> bool:
 def _memory_tokens(first: ReadStart, second: ReadStart) -> int | None:
     """Tokens of the second plan between the two memories."""
     made = second.plan
-    if made is None or first.plan is None:
+    if made is None or first.plan is None or not _of_one_kind(first, second):
         return None
     if cache_budget(made, second.facts) is None or cache_budget(first.plan, first.facts) is None:
         return None

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from kvcalc.core.logs import Fact
 from kvcalc.measure.logs.catalogue import BY_ENGINE, OOM_WORDS, matters
 from kvcalc.measure.logs.errors import ERROR_WORDS, Ending
+from kvcalc.measure.logs.facts import Said, fact_of
 from kvcalc.measure.logs.prefixes import Stripped, strip
 from kvcalc.measure.logs.settings import Settings, settings_of
 from kvcalc.measure.logs.shapes import Reading, Shape, read
@@ -65,7 +66,7 @@ class Start:
         self.devices: dict[str, dict[str, list[int]]] = {}
         self._told = line  # the last line with a figure
         self._pids: dict[str, str] = {}
-        self._readings: dict[str, list[tuple[str, int, int, Reading]]] = {}
+        self._readings: dict[str, list[Said]] = {}
         self._keep: dict[str, str] = {}
         self._said: set[tuple[str, int]] = set()
         self._counts: dict[tuple[str, int], int] = {}
@@ -164,48 +165,7 @@ class Start:
 
     def facts(self) -> dict[str, Fact]:
         """Return every figure, that of the rank that counts where ranks differ."""
-        return {name: _fact(taken, self._keep[name]) for name, taken in self._readings.items()}
-
-
-def _fact(taken: list[tuple[str, int, int, Reading]], keep: str) -> Fact:
-    said = sum(times for _, _, times, _ in taken)
-    by_rank = {rank: entry for entry in taken if (rank := entry[0])}
-    latest = list(by_rank.values()) if len(by_rank) > 1 else taken
-    numbers = [entry for entry in latest if entry[3].low is not None]
-    spread = None
-    if numbers and keep in ("least", "most"):
-        ordered = sorted(numbers, key=lambda entry: (entry[3].low or 0, entry[1]))
-        _, line, _, reading = _finest(ordered, ordered[0 if keep == "least" else -1])
-        if (ordered[0][3].high or 0) < (ordered[-1][3].low or 0):
-            spread = (ordered[0][3].printed, ordered[-1][3].printed)
-    elif numbers and keep == "sum":
-        _, line, _, reading = taken[0]
-        lows = [entry[3].low or 0 for entry in taken]
-        highs = [entry[3].high or 0 for entry in taken]
-        text = reading.printed if len(taken) == 1 else " + ".join(e[3].printed for e in taken[:8])
-        reading = Reading(text, sum(lows), sum(highs), reading.unit)
-    else:
-        _, line, _, reading = taken[0 if keep == "first" else -1]
-    return Fact(
-        printed=reading.printed,
-        low=reading.low,
-        high=reading.high,
-        unit=reading.unit,
-        line=line,
-        said=said,
-        spread=spread,
-    )
-
-
-def _finest(
-    taken: list[tuple[str, int, int, Reading]], chosen: tuple[str, int, int, Reading]
-) -> tuple[str, int, int, Reading]:
-    """Return the entry with the most digits of those that can be the same number as one."""
-    low, high = chosen[3].low or 0, chosen[3].high or 0
-    same = [e for e in taken if (e[3].low or 0) <= high and low <= (e[3].high or 0)]
-    return min(
-        same or [chosen], key=lambda entry: ((entry[3].high or 0) - (entry[3].low or 0), entry[1])
-    )
+        return {name: fact_of(taken, self._keep[name]) for name, taken in self._readings.items()}
 
 
 def starts_of(lines: Iterable[tuple[int, str]]) -> list[Start]:

@@ -215,7 +215,7 @@ def test_models_without_blocks_are_refused(name: str, why: str) -> None:
     [
         ({"attention_backend": "flashdecoding-ipex"}, UnsupportedError, "Intel"),
         ({"attention_backend": "flash_attn"}, UnknownNameError, "flash_attn"),
-        ({"block_size": 32}, UnsupportedError, "blocks have 1 tokens"),
+        ({"block_size": 32}, UnsupportedError, "blocks have 1 token with"),
         ({"pipeline_parallel_size": 2}, UnsupportedError, "pipeline_parallel_size"),
         ({"num_gpu_blocks_override": 9}, UnsupportedError, "num_gpu_blocks_override"),
         ({"engine_args": {"speculate": 2}}, UnsupportedError, "speculation"),

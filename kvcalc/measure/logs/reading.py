@@ -1,0 +1,155 @@
+"""A start of a log as it is asked for: which of several, its figures, its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+
+from kvcalc.core.errors import InputError, InvalidValueError, KvcalcError
+from kvcalc.core.logs import Fact, Named
+from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import format_number_of
+from kvcalc.engines import plan
+from kvcalc.measure.logs.catalogue import BY_ENGINE
+from kvcalc.measure.logs.derived import derived
+from kvcalc.measure.logs.reader import file_name, lines_of
+from kvcalc.measure.logs.resolve import NOTHING, Given, Resolved, resolved
+from kvcalc.measure.logs.starts import Start, starts_of
+
+__all__ = ["ReadStart", "chosen", "read_start"]
+
+
+def _numbers(count: int) -> str:
+    return "leave --start out: the log has one" if count == 1 else f"give 1 to {count}"
+
+
+class ReadStart(NamedTuple):
+    """A start that was read from a file: which of how many, and what it was of."""
+
+    file: str
+    number: int
+    starts: int
+    start: Start
+    facts: dict[str, Fact]
+    resolved: Resolved
+    plan: CachePlan | None
+    notes: tuple[str, ...]
+
+
+def chosen(
+    source: str, number: int | None = None, stdin: BinaryIO | None = None
+) -> tuple[Start, int, int]:
+    """Return a start of a log, its number from 1, and how many there are.
+
+    Args:
+        source: a path, or `-`.
+        number: which; the last when None.
+        stdin: the stream for `-`.
+
+    Raises:
+        InputError: the log cannot be read, or no engine is recognised in it.
+        InvalidValueError: it has no such start.
+    """
+    found = starts_of(lines_of(source, stdin))
+    if not found:
+        engines = ", ".join(name for name in BY_ENGINE if name != "exllamav2")
+        raise InputError(
+            "no start-up line of a known engine is in it",
+            hint=f"recognised are lines of {engines} (llama-server, ollama, LM Studio and koboldcpp"
+            " among them) and out-of-memory texts of PyTorch",
+            where=file_name(source),
+        )
+    told = [start for start in found if start.facts() or start.oom] or found
+    if number is None:
+        return told[-1], len(told), len(told)
+    if not 1 <= number <= len(told):
+        raise InvalidValueError(
+            f"there is no start {number}: the log has {format_number_of(len(told), 'start')}",
+            hint=_numbers(len(told)),
+            where=file_name(source),
+        )
+    return told[number - 1], number, len(told)
+
+
+def read_start(
+    source: str,
+    given: Given = NOTHING,
+    number: int | None = None,
+    stdin: BinaryIO | None = None,
+) -> ReadStart:
+    """Return a start of a log with the plan that kvcalc makes of it.
+
+    Raises:
+        InputError, InvalidValueError: as `chosen`.
+        UnknownNameError: a card that is given and not known.
+    """
+    start, which, count = chosen(source, number, stdin)
+    _engines_agree(start, given, file_name(source))
+    facts = _with_settings(start)
+    found = resolved(start, facts, given)
+    notes = list(found.notes)
+    if count > 1:
+        notes.insert(
+            0,
+            f"the log holds {count} starts: this is number {which} (lines {start.first:,} to"
+            f" {start.last:,}); --start N takes another",
+        )
+    made = None
+    model = found.model
+    if model is not None and found.deployment.engine != "none":
+        found = _derived(found, model, facts)
+        try:
+            made = plan(model, found.deployment)
+        except KvcalcError as error:
+            notes.append(
+                f"no plan of it: {error.message}" + (f" ({error.hint})" if error.hint else "")
+            )
+    return ReadStart(file_name(source), which, count, start, facts, found, made, tuple(notes))
+
+
+def _engines_agree(start: Start, given: Given, file: str) -> None:
+    """Refuse an engine that is given and whose log it is not."""
+    asked = given.engine
+    if asked is None or asked == start.engine or asked in _PLUGINS.get(start.engine, ()):
+        return
+    raise InputError(
+        f"these are lines of {start.engine}, and --engine says {asked}",
+        hint="leave --engine out: a log tells its own",
+        where=file,
+    )
+
+
+_PLUGINS = {"vllm": ("vllm-ascend", "vllm-tpu"), "pytorch": ("none",)}
+"""Engine whose lines they are -> engines that print the same."""
+
+
+def _with_settings(start: Start) -> dict[str, Fact]:
+    """Return the figures of a start, with one that stands among its arguments alone."""
+    facts = start.facts()
+    share = start.settings.part("mem_fraction_static")
+    if start.engine == "sglang" and share is not None and "mem_fraction_static" not in facts:
+        said = start.settings["mem_fraction_static"]
+        facts["mem_fraction_static"] = Fact(
+            printed=said.value, low=share, high=share, unit="share", line=said.line
+        )
+    return facts
+
+
+def _derived(found: Resolved, model: ModelSpec, facts: Mapping[str, Fact]) -> Resolved:
+    """Return a deployment with what the figures say of its settings."""
+    more = derived(model, found.deployment, facts)
+    if more is None:
+        return found
+    deployment = found.deployment
+    if more.argument:
+        args = {**deployment.engine_args, more.name: more.value}
+        deployment = msgspec.structs.replace(deployment, engine_args=args)
+    else:
+        if found.deployment.engine == "tgi":  # its kernels decide it
+            deployment = msgspec.structs.replace(deployment, block_size=None)
+        deployment = msgspec.structs.replace(deployment, **{more.name: more.value})
+    named = Named(name=more.name, value=str(more.value), source=more.source)
+    return found._replace(deployment=deployment, named=(*found.named, named))

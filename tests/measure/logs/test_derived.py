@@ -1,0 +1,193 @@
+"""Settings that a log does not name and that its figures give, and the memory of one device."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from kvcalc.api import shape_model
+from kvcalc.core.logs import LogAnswer
+from kvcalc.measure.logs import Given, answered, read_start
+from kvcalc.models import load_model
+
+MIB = 2**20
+LLAMA = load_model("llama-3.1-8b")
+SEVEN = shape_model(32, 32, 128)
+"""512 KiB a token: a block of 64 tokens is 32 MiB."""
+
+
+def _answer(text: str, model: Any = LLAMA, args: Any = None, **settings: Any) -> LogAnswer:
+    given = Given(model=model, settings=settings, args=args or {})
+    return answered(read_start("-", given, None, io.BytesIO(text.encode())), given)
+
+
+def _setting(found: LogAnswer, name: str) -> str:
+    return next(named.value for named in found.settings if named.name == name)
+
+
+# ------------------------------------------------------------------------ llama.cpp
+
+
+def test_a_context_by_the_bytes_of_its_cache() -> None:
+    """131,072 B a token: 2,048 MiB are 16,384 cells."""
+    log = "llama_new_context_with_model: KV self size = 2048.00 MiB, K (f16): 1024.00 MiB, V (f16): 1024.00 MiB"  # noqa: E501
+    found = _answer(log)
+
+    assert _setting(found, "ctx_size") == "16384"
+    assert {"cache_size", "k_size", "v_size"} <= set(found.agrees)
+    assert found.differences == ()
+
+
+def test_a_context_that_is_given_stays() -> None:
+    log = "llama_new_context_with_model: KV self size = 2048.00 MiB"
+    assert _setting(_answer(log, args={"ctx_size": 8192}), "ctx_size") == "8192"
+
+
+def test_cells_of_an_older_padding() -> None:
+    """15,008 cells are no multiple of 256."""
+    size = 15_008 * 131_072 / MIB
+    found = _answer(f"llama_new_context_with_model: KV self size = {size:.2f} MiB")
+    assert {d.explained_by for d in found.differences} == {"cells' padding"}
+
+
+def test_sequences_by_their_states() -> None:
+    log = "llama_memory_recurrent: size = 448.88 MiB ( 3 cells, 64 layers, 3 seqs 0 rs_seq)"
+    found = _answer(log, load_model("qwen3.5-27b"))
+    assert _setting(found, "parallel") == "3"
+    assert {"state_size", "state_cells", "state_seqs"} <= set(found.agrees)
+
+
+def test_the_allocation_that_failed_was_the_cache() -> None:
+    log = (
+        "llama_context: n_ctx = 131072\nllama_context: n_seq_max = 1\n"
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 16384.00 MiB on device 0:"
+        " cudaMalloc failed: out of memory\n"
+        "llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv"
+        " cache"
+    )
+    found = _answer(log)
+    assert found.failure is not None
+    assert "it was the cache, 131,072 tokens by kvcalc" in found.failure
+    unknown = answered(read_start("-", Given(), None, io.BytesIO(log.encode())))
+    assert unknown.failure == "an allocation of 16384.00 MiB failed: it was the cache"
+
+
+def _cache_term(log: str) -> tuple[int, int]:
+    found = answered(read_start("-", Given(), None, io.BytesIO(log.encode())))
+    term = next(term for term in found.terms if term.name == "cache")
+    assert term.logged is not None
+    return term.logged
+
+
+def _holds(span: tuple[int, int], mib: float) -> bool:
+    return span[0] <= mib * MIB <= span[1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "mib"),
+    [
+        (
+            (
+                "llama_kv_cache: size = 100.00 MiB (8192 cells, 12 layers, 1/1 seqs)",
+                "llama_kv_cache: size = 3.25 MiB ( 256 cells, 12 layers, 1/1 seqs)",
+            ),
+            103.25,
+        ),
+        (
+            (
+                "llama_kv_cache: size = 512.00 MiB (8192 cells, 12 layers, 1/1 seqs)",
+                "llama_memory_recurrent: size = 112.50 MiB (1 cells, 48 layers)",
+            ),
+            624.5,
+        ),
+        (
+            (
+                "llama_kv_cache: Vulkan0 KV buffer size = 512.00 MiB",
+                "llama_memory_recurrent: size = 448.00 MiB ( 1 cells, 64 layers, 1 seqs 2 rs_seq)",
+            ),
+            960,
+        ),
+        (
+            (
+                "llama_kv_cache_init: CUDA0 KV buffer size = 992.00 MiB",
+                "llama_kv_cache_init: CPU KV buffer size = 32.00 MiB",
+                "llama_new_context_with_model: KV self size = 1024.00 MiB",
+            ),
+            992,
+        ),
+        (
+            (
+                "llama_kv_cache: CUDA0 KV buffer size = 400.00 MiB",
+                "llama_kv_cache: CUDA1 KV buffer size = 500.00 MiB",
+                "llama_kv_cache: size = 900.00 MiB (8192 cells, 12 layers, 1/1 seqs)",
+            ),
+            500,
+        ),
+    ],
+)
+def test_the_cache_of_one_gpu(lines: tuple[str, ...], mib: float) -> None:
+    """All caches and states of the card with the most; the host's part is on no card."""
+    assert _holds(_cache_term("\n".join(lines)), mib)
+
+
+def test_compute_buffers_of_the_host_are_on_no_card() -> None:
+    log = (
+        "llama_context: CUDA0 compute buffer size = 560.00 MiB\n"
+        "llama_context: CUDA_Host compute buffer size = 24.00 MiB\nllama_context: n_ctx = 256"
+    )
+    found = answered(read_start("-", Given(), None, io.BytesIO(log.encode())))
+    term = next(term for term in found.terms if term.name == "compute buffers")
+    assert term.logged is not None
+    assert _holds(term.logged, 560)
+
+
+# ------------------------------------------------------------------- other engines
+
+
+def test_a_block_by_its_bytes() -> None:
+    """64 MiB of 512 KiB a token: 128 tokens."""
+    log = "[TM][INFO] [BlockManager] block_size = 64 MB\n[BlockManager] max_block_count = 100"
+    found = _answer(log, SEVEN)
+
+    assert _setting(found, "cache_block_seq_len") == "128"
+    assert found.predicted["kv_cache_tokens"].low == 12_800
+    assert found.differences == ()
+
+
+FREE = "Memory usage when calculating max tokens in paged kv cache: total: 31.84 GiB, available: {} GiB"  # noqa: E501
+
+
+@pytest.mark.parametrize("release", [None, "0.20", "1.0"])
+def test_the_manager_whose_line_it_is_rounds_up(release: str | None) -> None:
+    """0.9 x 10.00 GiB over 65,536 B are 147,456 tokens, 4,608 blocks; a byte more is a block more.
+
+    From 9.995 to 10.005 GiB that is 147,382.. to 147,529.. tokens: 4,606 to 4,611 blocks, where
+    rounded down they would be 4,605 to 4,610.
+    """
+    log = FREE.format("10.00") + "\nNumber of blocks in KV cache primary pool: {}\n"
+    log += "Number of tokens per block: 32."
+    settings = {} if release is None else {"engine_version": release}
+    for count, right in ((4605, False), (4606, True), (4611, True), (4612, False)):
+        found = _answer(log.format(count), kv_cache_dtype="fp8", **settings)
+        assert ("num_gpu_blocks" in found.agrees) is right, count
+
+
+def test_tokens_a_block_by_their_number() -> None:
+    """0.9 x 20 GiB over 512 KiB are 36,864 tokens: 576 blocks of 64, 1,152 of 32."""
+    for count, block in ((576, "64"), (1152, "32")):
+        log = FREE.format("20.00").replace("31.84", "39.39")
+        log += f"\nNumber of blocks in KV cache primary pool: {count}"
+        found = _answer(log, SEVEN)
+        assert _setting(found, "block_size") == block
+        assert "num_gpu_blocks" in found.agrees
+
+
+@pytest.mark.parametrize(("size", "kernels"), [(1, "flashinfer"), (16, "paged")])
+def test_tgis_kernels_by_their_blocks(size: int, kernels: str) -> None:
+    log = f"text_generation_launcher: KV-cache blocks: 9000, size: {size}\n"
+    log += f"Setting max batch total tokens to {9000 * size}"
+    found = _answer(log)
+    assert _setting(found, "attention_backend") == kernels
+    assert {"kv_cache_tokens", "block_size"} <= set(found.agrees)
