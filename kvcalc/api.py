@@ -22,7 +22,9 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.oom_values import OutOfMemory
 from kvcalc.core.per_token import per_token
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.probed import ProbeResult
 from kvcalc.core.results import Comparison, Fragmentation, PerToken
+from kvcalc.core.server_metrics import ServerMetrics
 from kvcalc.core.waste import Wastes
 from kvcalc.engines import plan as _plan
 from kvcalc.models import load_model, shape_model
@@ -44,6 +46,8 @@ __all__ = [
     "ModelSpec",
     "OutOfMemory",
     "PerToken",
+    "ProbeResult",
+    "ServerMetrics",
     "Trace",
     "Wastes",
     "capacity",
@@ -54,7 +58,9 @@ __all__ = [
     "load_model",
     "per_token",
     "plan",
+    "probe",
     "read_log",
+    "read_metrics",
     "read_oom",
     "read_trace",
     "shape_model",
@@ -275,14 +281,115 @@ def read_oom(text: str) -> OutOfMemory | None:
 
     Returns:
         the figures with their rounding, and the verdict; None where there is no such text.
+
+    Raises:
+        InvalidValueError: no text.
     """
     from kvcalc.measure.oom import read_oom as read
 
-    return read(text)
+    return read(_given(text, str, "text", "the text itself: Path(...).read_text()"))
+
+
+def read_metrics(
+    page: str | os.PathLike[str],
+    model: ModelSpec | None = None,
+    deployment: Deployment | None = None,
+    *,
+    running_tokens: int | None = None,
+    kv_cache_bytes: int | None = None,
+    timeout: float = 5.0,
+    strict: bool = False,
+) -> tuple[ServerMetrics, ...]:
+    """Say what a running server tells of its cache, and with a model whether that is so.
+
+    Args:
+        page: `http://HOST:PORT`, which is asked once and read-only; a saved page's file (`-` for
+            stdin); or the page itself, which is a text of several lines.
+        model: what the server serves, to compare its figures with those that are computed.
+        deployment: how, as far as the page does not tell it.
+        running_tokens: of the requests that run, to tell what of their blocks is empty.
+        kv_cache_bytes: of each rank, where the page does not tell the size of its cache.
+        timeout: seconds for a server's whole answer.
+        strict: refuse a page with a line that is not in the format.
+
+    Returns:
+        one entry for each engine behind the page; what could not be read of it is in their notes.
+
+    Raises:
+        InputError: no page of metrics, or none of an engine that is known.
+        UnavailableError: the server does not answer.
+        InvalidValueError: no page, model or deployment.
+        UsageError: a deployment without a model, or of another engine than the page's.
+    """
+    from kvcalc.measure.metrics.ask import Asked, servers
+
+    if isinstance(page, os.PathLike):
+        page = os.fspath(page)
+    asked = Asked(
+        model=None if model is None else _given(model, ModelSpec, "model", _MODEL),
+        deployment=None if deployment is None else _resolved(deployment),
+        running_tokens=running_tokens,
+        kv_cache_bytes=kv_cache_bytes,
+    )
+    page = _given(page, str, "page", "an address, a file, or the text of a page")
+    return servers(page, asked, timeout=timeout, strict=strict)
+
+
+def probe(
+    plan: CachePlan,
+    lengths: Lengths | Iterable[int],
+    *,
+    device: str = "auto",
+    kernel: str = "auto",
+    kv_cache_bytes: int | None = None,
+    limit_bytes: int | None = None,
+    repetitions: int = 3,
+    dry_run: bool = False,
+    gpu_memory_bytes: int | None = None,
+) -> ProbeResult:
+    """Allocate a plan's cache on a device, run a decode step over it, and compare with the plan.
+
+    `kvcalc.probe(plan, [200, 1200], device="cpu")` needs nothing but kvcalc; a GPU needs torch.
+
+    Args:
+        plan: whose pool.
+        lengths: tokens of each request that is laid into it.
+        device: auto (the first GPU), cuda, rocm, xpu, mps or cpu.
+        kernel: auto, flashinfer, flash-attn, flex or sdpa.
+        kv_cache_bytes: of the whole pool; what the requests need when left out.
+        limit_bytes: the most that is held at once; half of what is free when left out.
+        repetitions: how often it is measured.
+        dry_run: no device, but PyTorch's allocation rules of one.
+        gpu_memory_bytes: of the card of a dry run; 80 GiB when left out.
+
+    Raises:
+        UnavailableError: no such device or kernel here, or no room.
+        InvalidValueError: no plan; requests that the pool does not hold, or more than the limit.
+        UnknownNameError: no such kind of device, or kernel.
+    """
+    from kvcalc import __version__
+    from kvcalc.measure.probe import checked_names, open_device
+    from kvcalc.measure.probe.findings import found
+    from kvcalc.measure.probe.procedure import ask, measure
+
+    plan = _given(plan, CachePlan, "plan", _PLAN)
+    checked_names(device, kernel)
+    histogram = lengths if isinstance(lengths, Lengths) else Lengths.of(lengths)
+    if type(repetitions) is not int or repetitions < 1:
+        raise InvalidValueError(f"repetitions is {repetitions!r:.40}", hint="give 1 or more")
+    log = measure(
+        open_device(device, kernel, dry_run=dry_run, memory_bytes=gpu_memory_bytes),
+        ask(plan, histogram, kv_cache_bytes),
+        backend="dry-run" if dry_run else "torch",
+        version=__version__,
+        repetitions=repetitions,
+        limit=limit_bytes,
+    )
+    return found(log)
 
 
 def read_log(
-    path: str,
+    path: str | os.PathLike[str],
     *,
     start: int | None = None,
     model: ModelSpec | None = None,
@@ -303,6 +410,9 @@ def read_log(
     """
     from kvcalc.measure.logs import Given, answered, read_start  # few programs read logs
 
+    if isinstance(path, os.PathLike):
+        path = os.fspath(path)
+    path = _given(path, str, "path", "the log's file; - for stdin")
     if model is not None:
         model = _given(model, ModelSpec, "model", _MODEL)
     settings = {} if deployment is None else _resolved(deployment).changed()

@@ -22,13 +22,11 @@ from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError, UsageError
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.probed import ProbeResult
-from kvcalc.measure.probe import BACKENDS, open_device
+from kvcalc.measure.probe import BACKENDS, KERNELS, KINDS, open_device
 from kvcalc.measure.probe.findings import found
 from kvcalc.measure.probe.log import ProbeLog, as_json, from_json
 
 _P = "Probe"
-_KINDS = ("auto", "cuda", "rocm", "xpu", "mps", "cpu")
-_KERNELS = ("auto", "flashinfer", "flash-attn", "flex", "sdpa")
 _PROBE = (
     text("backend", "--backend", metavar="NAME", panel=_P,
          help="torch measures a device; nvml reads the driver; vllm, llama.cpp and transformers ask"
@@ -123,8 +121,8 @@ def _measured(values: Values, notes: list[str]) -> ProbeResult:
     """Measure a pool with torch, or go through the motions without a device."""
     from kvcalc.measure.probe.procedure import ask, measure
 
-    kind = inputs.choice(values, "device", _KINDS)
-    kernel = inputs.choice(values, "kernel", _KERNELS)
+    kind = inputs.choice(values, "device", KINDS)
+    kernel = inputs.choice(values, "kernel", KERNELS)
     repetitions = inputs.number(values, "repeat") or 3
     limit = inputs.some_size(values, "limit", "a limit", "4GiB")
     plan, deployment = _plan(values, notes)

@@ -17,6 +17,8 @@ import kvcalc.api
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = ["load_model", "Deployment", "plan", "compare", "fragmentation"]
+MEASURED = {"read_log", "read_oom", "read_metrics", "probe"}
+MEASURED |= {"LogAnswer", "OutOfMemory", "ServerMetrics", "ProbeResult"}
 
 
 @pytest.mark.parametrize("name", kvcalc.__all__)
@@ -32,7 +34,7 @@ def test_all() -> None:
     """`kvcalc` exports what `kvcalc.api` does, and the version."""
     assert sorted(kvcalc.__all__) == sorted([*kvcalc.api.__all__, "__version__"])
     assert sorted(kvcalc.__all__) == dir(kvcalc)
-    assert set(CONTRACT) <= set(kvcalc.__all__)
+    assert {*CONTRACT, *MEASURED} <= set(kvcalc.__all__)
 
 
 def test_unknown_name() -> None:
@@ -111,6 +113,18 @@ PLAN: Any = kvcalc.plan(MODEL, kvcalc.Deployment(max_model_len=8192))
             "a size is 1.5",
             "whole bytes",
         ),
+        (lambda: LOOSE.read_oom(None), "text is None, not a str", "the text itself"),
+        (lambda: LOOSE.read_oom(b"x"), "text is a bytes, not a str", "the text itself"),
+        (lambda: LOOSE.read_log(None), "path is None, not a str", "the log's file"),
+        (lambda: LOOSE.read_log(b"x"), "path is a bytes, not a str", "the log's file"),
+        (lambda: LOOSE.read_metrics(None), "page is None, not a str", "an address, a file"),
+        (lambda: LOOSE.read_metrics(b"x"), "page is a bytes, not a str", "an address, a file"),
+        (lambda: LOOSE.read_metrics("x", "llama-3.1-8b"), "not a ModelSpec", "load_model"),
+        (lambda: LOOSE.read_metrics("x", MODEL, {}), "deployment is a dict", "kvcalc.Deployment("),
+        (lambda: LOOSE.probe(MODEL, [1]), "plan is a ModelSpec, not a CachePlan", "kvcalc.plan"),
+        (lambda: LOOSE.probe(PLAN, [1.5]), "request 0 is 1.5", "list of ints"),
+        (lambda: LOOSE.probe(PLAN, [1], repetitions=0), "repetitions is 0", "1 or more"),
+        (lambda: LOOSE.probe(PLAN, [9000], dry_run=True), "over the maximum of 8,192", "raise"),
         (lambda: PLAN.wastes(1.5), "lengths are 1.5", "list of ints"),
         (lambda: PLAN.capacity(kv_cache_bytes=1e10), "kv_cache_bytes is", "2**30"),
     ],
@@ -214,6 +228,52 @@ def test_a_share_is_one(share: float) -> None:
     with pytest.raises(kvcalc.KvcalcError, match="gpu_memory_utilization") as caught:
         kvcalc.Deployment(gpu_memory_utilization=share)
     assert caught.value.hint
+
+
+PAGE = """\
+vllm:cache_config_info{block_size="16",num_gpu_blocks="1001",cache_dtype="auto"} 1.0
+vllm:kv_cache_usage_perc{model_name="meta-llama/Llama-3.1-8B-Instruct"} 0.5
+vllm:num_requests_running{model_name="meta-llama/Llama-3.1-8B-Instruct"} 3
+what is this
+"""
+
+
+def test_a_page_from_python(tmp_path: Path) -> None:
+    """A text, a file or a path; alone, or beside what is computed of a model."""
+    file = tmp_path / "page.txt"
+    file.write_text(PAGE, encoding="utf-8")
+    for page in (PAGE, str(file), file):
+        (server,) = kvcalc.read_metrics(page, running_tokens=7_000)
+        assert (server.engine, server.blocks_used, server.predicted) == ("vllm", 500, None)
+        assert server.waste is not None
+        assert server.waste.unused_tokens == 1_000
+        assert "1 line could not be read" in server.notes[-1]
+    deployment = kvcalc.Deployment(max_model_len=8192)
+    (server,) = kvcalc.read_metrics(PAGE, MODEL, deployment)
+    assert server.predicted is not None
+    assert server.predicted.kv_cache_bytes == 1001 * 16 * 131_072
+    assert server.agreed == ("model", "block_size")
+    with pytest.raises(kvcalc.KvcalcError, match="what is this"):
+        kvcalc.read_metrics(PAGE, strict=True)
+    with pytest.raises(kvcalc.KvcalcError, match="the page is vllm's, not sglang's"):
+        kvcalc.read_metrics(PAGE, MODEL, kvcalc.Deployment(engine="sglang"))
+    with pytest.raises(kvcalc.KvcalcError, match="a deployment of which model"):
+        kvcalc.read_metrics(PAGE, deployment=deployment)
+    with pytest.raises(kvcalc.KvcalcError, match="cannot be read"):
+        kvcalc.read_metrics(str(tmp_path / "nowhere"))
+
+
+def test_a_probe_from_python() -> None:
+    """A dry run and a CPU measure what is computed, to the byte."""
+    plan = kvcalc.plan(kvcalc.shape_model(2, 2, 16), kvcalc.Deployment(max_model_len=64))
+    for how in ({"dry_run": True}, {"device": "cpu"}):
+        found = LOOSE.probe(plan, [40, 3], repetitions=1, **how)
+        assert found.measured.storage_bytes == found.computed_bytes == 4 * 16 * 256
+        assert found.repetitions == 1
+    with pytest.raises(kvcalc.KvcalcError, match="unknown kind of device 'abacus'"):
+        kvcalc.probe(plan, [1], device="abacus")
+    with pytest.raises(kvcalc.KvcalcError, match="unknown kernel 'x'"):
+        kvcalc.probe(plan, [1], kernel="x")
 
 
 def test_unknown_policy() -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import UnknownNameError, UnsupportedError
 from kvcalc.measure.probe.device import Device
 
-__all__ = ["BACKENDS", "Backend", "open_device"]
+__all__ = ["BACKENDS", "KERNELS", "KINDS", "Backend", "checked_names", "open_device"]
+
+KINDS = ("auto", "cuda", "rocm", "xpu", "mps", "cpu")
+KERNELS = ("auto", "flashinfer", "flash-attn", "flex", "sdpa")
 
 Backend = Literal["torch", "nvml", "vllm", "llama.cpp", "transformers"]
 
@@ -20,14 +23,25 @@ BACKENDS: tuple[Backend, ...] = ("torch", "nvml", "vllm", "llama.cpp", "transfor
 _DRY = 80 * 2**30
 
 
+def checked_names(kind: str, kernel: str) -> None:
+    """Check a kind of device and a kernel.
+
+    Raises:
+        UnknownNameError: there is none of that name; the known ones are listed.
+    """
+    for what, name, known in (("kind of device", kind, KINDS), ("kernel", kernel, KERNELS)):
+        if name not in known:
+            raise UnknownNameError(what, str(name), known)
+
+
 def open_device(
     kind: str, kernel: str, *, dry_run: bool, memory_bytes: int | None = None, name: str = ""
 ) -> Device:
     """Return the device that is measured.
 
     Args:
-        kind: one of torch_device.KINDS.
-        kernel: one of kernels.KERNELS.
+        kind: one of KINDS.
+        kernel: one of KERNELS.
         dry_run: no device, but PyTorch's rules of one.
         memory_bytes: of the card of a dry run.
         name: of that card.

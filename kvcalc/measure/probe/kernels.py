@@ -14,12 +14,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from kvcalc.core.errors import UnavailableError
+from kvcalc.measure.probe import KERNELS
 from kvcalc.measure.probe.device import Contiguous, Decoded, Paged
 from kvcalc.measure.probe.layout import Attention
 
-__all__ = ["KERNELS", "Kernels"]
-
-KERNELS = ("auto", "flashinfer", "flash-attn", "flex", "sdpa")
+__all__ = ["Kernels"]
 
 _WORKSPACE = 128 * 2**20  # FlashInfer's float workspace, as its documentation gives it
 _FLASH_BLOCK = 256  # flash-attn 2 reads blocks of multiples of it

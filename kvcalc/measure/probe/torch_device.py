@@ -22,9 +22,7 @@ from kvcalc.measure.probe import host, nvml
 from kvcalc.measure.probe.device import Contiguous, Decoded, DeviceFacts, Paged, Reading
 from kvcalc.measure.probe.kernels import Kernels
 
-__all__ = ["KINDS", "TorchDevice", "installed"]
-
-KINDS = ("auto", "cuda", "rocm", "xpu", "mps", "cpu")
+__all__ = ["TorchDevice", "installed"]
 
 _CPU_HINT = "kvcalc probe --device cpu measures storage bytes here; --dry-run needs no device"
 
@@ -38,7 +36,7 @@ class TorchDevice:
     """One device that torch knows.
 
     Args:
-        kind: one of KINDS; auto is the first accelerator that is there.
+        kind: one of probe.KINDS; auto is the first accelerator that is there.
         kernel: which decode kernel, or auto.
 
     Raises:
