@@ -185,8 +185,8 @@ ENGINE: OptionGroup = (
     text("n_gpu_layers", "--n-gpu-layers", "-ngl", panel=_E, metavar="N",
          help="llama.cpp: layers that leave the host, the output counted as one; all or auto."),
     text("engine_arg", "--engine-arg", panel=_E, metavar="KEY=VALUE", env=False, many=True,
-         help="A setting in the engine's own spelling, such as mem_fraction_static=0.8; repeatable."
-         " With several engines: NAME:KEY=VALUE."),
+         help="A setting in the engine's own spelling, such as mem_fraction_static=0.8, or vLLM's"
+         " enable_lora=true, cpu_offload_gb=10; repeatable. With several engines: NAME:KEY=VALUE."),
     text("draft_model", "--draft-model", panel=_E, metavar="MODEL",
          help="The model that proposes them: a preset, config.json, folder or hf:ORG/NAME."),
 )  # fmt: skip

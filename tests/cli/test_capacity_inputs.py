@@ -10,6 +10,8 @@ import pytest
 from kvcalc.cli.app import build
 from kvcalc.cli.settings import ALL_SWITCHES, SETTINGS
 from tests.cli.harness import call, is_fault, validate
+from tests.models.gguf.writer import metadata
+from tests.models.test_sources import GGUF_KEYS
 
 LLAMA = ("llama-3.1-8b", "--engine", "vllm", "--gpu", "l40s", "--max", "8192")
 
@@ -208,3 +210,31 @@ def test_layers_that_are_no_number(given: str) -> None:
                    "-c", "8192", f"--n-gpu-layers={given}")  # fmt: skip
     assert "is no number of layers" in is_fault(outcome)
     assert all(word in outcome.hints[0] for word in ("from 0", "all", "auto"))
+
+
+def test_a_file_without_tensors_says_which_option_names_its_format(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(
+        metadata("llama", {**GGUF_KEYS, "vocab_size": 1000, "feed_forward_length": 1024})
+    )
+    asked = (str(path), "--gpu", "rtx-4090", "-c", "4096")
+    outcome = call("capacity", *asked)
+    assert "the format that the weights are stored in is not known" in is_fault(outcome)
+    assert "--quantization" in outcome.hints[0]
+    assert "--weights" in outcome.hints[0]
+    assert call("capacity", *asked, "--weights", "1MiB").code == 0
+
+
+@pytest.mark.parametrize("count", ["1001", "2147483647"])
+def test_more_servers_than_a_card_has_thousandths(count: str) -> None:
+    outcome = call("capacity", *LLAMA, "--instances", count)
+    assert "servers on one card" in is_fault(outcome)
+    assert "1000 at most" in outcome.hints[0]
+
+
+@pytest.mark.parametrize("count", ["901", "1000"])
+def test_servers_that_no_share_is_left_for(count: str) -> None:
+    """No value inside kvcalc is told, and nothing is refused that has an answer."""
+    found = results(*LLAMA, "--instances", count)[0]
+    assert found["verdict"].startswith("No: ")
+    assert "0.0 is not" not in found["verdict"]
