@@ -28,7 +28,10 @@ ROOMS = {
     "manifests": {"manifests", "engines", "models", "core"},
     "checks": {"checks", "manifests", "sizing", "engines", "models", "workload", "core"},
     "measure": {"measure", "sizing", "engines", "models", "core"},
-    "api": {"core", "models", "workload", "engines", "sizing", "checks", "manifests", "measure"},
+    "api": {
+        *("api", "core", "models", "workload", "engines", "sizing", "checks", "manifests"),
+        "measure",
+    },
     "cli": {
         *("cli", "core", "models", "workload", "engines", "sizing", "report", "schema", ""),
         *("checks", "manifests", "measure"),
