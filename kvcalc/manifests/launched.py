@@ -35,6 +35,10 @@ _WRAPPERS = {
 }
 
 
+def _as_it_is(word: Word) -> Word:
+    return word
+
+
 class Place(NamedTuple):
     """Where commands stand.
 
@@ -42,11 +46,13 @@ class Place(NamedTuple):
         file: as errors name it.
         beside: reads a file beside it; None where there is none.
         depth: scripts that they stand in.
+        finished: puts what is known of a template into a word that no script holds.
     """
 
     file: str = ""
     beside: Callable[[str], str | None] | None = None
     depth: int = 0
+    finished: Callable[[Word], Word] = _as_it_is
 
     @property
     def inner(self) -> Place:

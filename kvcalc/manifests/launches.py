@@ -146,11 +146,11 @@ def of_container(
     Raises:
         InputError: as `of_script`.
     """
-    name = None if image is None else image.text
+    name = None if image is None else place.finished(image).text
     known = image_of(name)
     found = _behind(tuple(words), line, env, name, place, lines, {}, closed=closed)
     if found is None:
-        whole = tuple(words)
+        whole = tuple(place.finished(word) for word in words)
         start = start_of(whole, known.program)
         found = []
         if not whole:

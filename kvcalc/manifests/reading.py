@@ -94,7 +94,7 @@ class _Reader:
 
     @property
     def place(self) -> Place:
-        return Place(self.file, self.folder.read)
+        return Place(self.file, self.folder.read, finished=self.marks.finished)
 
     def read(self, text: str, name: str, first: int, depth: int) -> list[Invocation]:
         """Return the servers of a file, or of one that a file writes."""

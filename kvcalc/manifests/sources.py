@@ -26,6 +26,7 @@ MAX_BYTES = 8 * 2**20
 """Of one file. Deployments are a few KiB; catalogues of models reach some hundred."""
 
 _STDIN = "-"
+_HERE = os.path.join(".", "")
 _VALUES = re.compile(r"values[\w.-]*\.ya?ml", re.IGNORECASE)
 _SKIPPED = {"node_modules", "__pycache__", "venv", "site-packages", "dist", "build", "target"}
 _MOST_FILES = 50_000  # looked at in one walk
@@ -246,7 +247,7 @@ def _walk(top: str) -> Iterator[Source]:
                 hint = "name the folders that hold deployments"
                 message = f"more than {_MOST_FILES} files"
                 raise InputError(message, hint=hint, where=printable(top))
-            path = os.path.join(folder, file)
+            path = os.path.join(folder, file).removeprefix(_HERE)
             if not (file.lower().endswith(_ENDINGS) or _NAMES.search(file)):
                 continue
             try:

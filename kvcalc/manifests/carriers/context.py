@@ -38,7 +38,7 @@ class Context:
     @property
     def place(self) -> Place:
         """Where its commands stand."""
-        return Place(self.file, self.folder.read)
+        return Place(self.file, self.folder.read, finished=self.marks.finished)
 
     def of_file(self, path: str) -> Context:
         """Return the context of a file beside this one, by its path from here."""
