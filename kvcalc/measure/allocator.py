@@ -11,7 +11,6 @@ Source of the rules: pytorch `c10/cuda/CUDACachingAllocator.cpp`, as of 2.13.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from kvcalc.core.errors import InvalidValueError, UnavailableError
@@ -36,6 +35,7 @@ from kvcalc.measure.allocator_blocks import (
     merge,
     room,
 )
+from kvcalc.measure.allocator_snapshot import runs, segment
 from kvcalc.measure.allocator_stats import Stats
 from kvcalc.measure.oom_text import oom_text
 
@@ -196,52 +196,10 @@ class SyntheticAllocator:
             "expandable_segments": self.expandable,
         }
         return {
-            "segments": [self._segment(run) for run in self._runs()],
+            "segments": [segment(run, self.device) for run in runs(self._heads)],
             "device_traces": [[] for _ in range(self.device + 1)],
             "allocator_settings": settings,
             "external_annotations": [],
-        }
-
-    def _runs(self) -> Iterator[list[Block]]:
-        """Yield the blocks of each segment; of an expandable one, each mapped stretch."""
-        for _, head in sorted(self._heads.items()):
-            run: list[Block] = []
-            block: Block | None = head
-            while block is not None:
-                if block.mapped:
-                    run.append(block)
-                elif run:
-                    yield run
-                    run = []
-                block = block.following
-            if run:
-                yield run
-
-    def _segment(self, run: list[Block]) -> dict[str, Any]:
-        first = run[0]
-        active = [b for b in run if not b.free]
-        return {
-            "device": self.device,
-            "address": first.address,
-            "total_size": sum(b.size for b in run),
-            "allocated_size": sum(b.size for b in run if b.state == "active_allocated"),
-            "active_size": sum(b.size for b in active),
-            "requested_size": sum(b.requested for b in active),
-            "stream": first.stream,
-            "segment_type": "small" if first.owner.small else "large",
-            "segment_pool_id": first.owner.pool,
-            "is_expandable": first.expandable,
-            "frames": [],
-            "blocks": [
-                {
-                    "address": b.address,
-                    "size": b.size,
-                    "requested_size": b.requested,
-                    "state": b.state,
-                    "frames": [],
-                }
-                for b in run
-            ],
         }
 
     # ------------------------------------------------------------------ rules
