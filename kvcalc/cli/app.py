@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 from kvcalc.cli.commands import COMMANDS, TAKES_COMMAND
 from kvcalc.cli.options import Group
 from kvcalc.cli.output import say, unwritable, write_out
+from kvcalc.core.credentials import without_credentials
 from kvcalc.core.errors import InputFaults, KvcalcError, UnavailableError
 
 __all__ = ["COMMANDS", "build", "main"]
@@ -91,9 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _told(error: KvcalcError) -> int:
     """Tell an error, or every fault of a file, and return its exit code."""
     for each in error.errors if isinstance(error, InputFaults) else (error,):
-        say("error", str(each))
+        say("error", without_credentials(str(each)))
         if each.hint:
-            say("hint", each.hint)
+            say("hint", without_credentials(each.hint))
     return 3 if isinstance(error, UnavailableError) else 2
 
 

@@ -40,7 +40,10 @@ _ASKED = (
          help="The goal of `fits`: so many sequences of the maximum at once."),
     text("baseline", "--baseline", metavar="FILE", panel=_A, env=False,
          help="A `check --format json` of before: what failed there by no less is no failure."),
-    flag("fail_on_warn", "--fail-on-warn", panel=_A, help="Exit 1 for warnings, too."),
+    flag("fail_on_warn", "--fail-on-warn", panel=_A,
+         help="Exit 1 for warnings, too, but for those of the baseline."),
+    flag("fail_on_skip", "--fail-on-skip", panel=_A,
+         help="Exit 1 for what could not be asked, too: no card, no model that is known."),
     flag("no_fail", "--no-fail", panel=_A,
          help="Exit 0 though checks fail; 2 stays for what cannot be read."),
 )  # fmt: skip
@@ -84,8 +87,9 @@ def run(values: Values) -> None:
         from kvcalc.checks.baseline import against, read_baseline
 
         found = against(found, read_baseline(values["baseline"]))
+    found = found.strict(fail_on_warn=values["fail_on_warn"], fail_on_skip=values["fail_on_skip"])
     emit("check", values, _echo(values), found.results, (), shown=_shown(found))
-    code = found.exit_code(fail_on_warn=values["fail_on_warn"], no_fail=values["no_fail"])
+    code = found.exit_code(no_fail=values["no_fail"])
     if code:
         raise typer.Exit(code)
 
@@ -154,8 +158,17 @@ def _assertion(given: str) -> Any:
 
 def _echo(values: Values) -> dict[str, Any]:
     """Return the inputs of the document; of a command behind `--`, that there was one."""
-    given = inputs.echo(values)
+    given = {key: _shown_given(value) for key, value in inputs.echo(values).items()}
     return {**given, "command": True} if values.behind else given
+
+
+def _shown_given(value: Any) -> Any:
+    """Return an input without what an address of it gives access with."""
+    from kvcalc.core.credentials import without_credentials
+
+    if isinstance(value, (list, tuple)):
+        return [_shown_given(each) for each in value]
+    return without_credentials(value) if isinstance(value, str) else value
 
 
 def _shown(found: CheckReport) -> Shown:

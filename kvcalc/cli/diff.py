@@ -46,7 +46,7 @@ def run(values: Values) -> None:
         Exit: 1 where a change costs capacity and that is to fail.
     """
     from kvcalc.checks.compared import compared, read_document
-    from kvcalc.report import difference
+    from kvcalc.report import difference, difference_csv
 
     before, after = values["before"], values["after"]
     if before is None or after is None:
@@ -54,7 +54,10 @@ def run(values: Values) -> None:
     if before == after == "-":
         raise UsageError("stdin is asked for twice", hint="name a file for one of them")
     found = compared(read_document(before), read_document(after), unchanged=values["all"])
-    shown = Shown(blocks=lambda units: difference.blocks(found, units))
+    shown = Shown(
+        blocks=lambda units: difference.blocks(found, units),
+        formats={"csv": lambda _: difference_csv.as_csv(found)},
+    )
     emit("diff", values, inputs.echo(values), found, (), shown=shown)
     if values["fail_on_regression"] and any(each.costs for each in found):
         raise typer.Exit(_REGRESSION)

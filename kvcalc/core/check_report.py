@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from kvcalc.core.checks import Check, CheckSummary, told, worst_first
+import msgspec
+
+from kvcalc.core.checks import Check, CheckSummary, summary, told, worst_first
 from kvcalc.core.errors import ChecksFailed
 from kvcalc.core.values import Value
 
@@ -74,17 +76,36 @@ class CheckReport(Value, frozen=True, kw_only=True):
         """Whether nothing failed; warnings are allowed."""
         return not self.failures
 
-    def exit_code(self, *, fail_on_warn: bool = False, no_fail: bool = False) -> int:
+    def exit_code(
+        self, *, fail_on_warn: bool = False, fail_on_skip: bool = False, no_fail: bool = False
+    ) -> int:
         """Return the exit code: 2 where something could not be read, 1 where a check failed.
 
         Args:
-            fail_on_warn: warnings are failures.
+            fail_on_warn: warnings are failures, but those that the baseline has, too.
+            fail_on_skip: what could not be asked is a failure, but what the baseline has, too.
             no_fail: failures are told and count as none; what could not be read still does.
         """
         if self.summary.refused:
             return 2
-        failed = self.summary.failed or (fail_on_warn and self.summary.warned)
-        return 1 if failed and not no_fail else 0
+        strict = self.strict(fail_on_warn=fail_on_warn, fail_on_skip=fail_on_skip)
+        return 1 if strict.summary.failed and not no_fail else 0
+
+    def strict(self, *, fail_on_warn: bool = False, fail_on_skip: bool = False) -> CheckReport:
+        """Return the report with warnings, or what was skipped, as failures.
+
+        What the baseline has by no less stays what it is. So every format agrees with the exit
+        code.
+        """
+        strict = {
+            *(("warn",) if fail_on_warn else ()),
+            *(("skip",) if fail_on_skip else ()),
+        }
+        results = tuple(
+            msgspec.structs.replace(r, status="fail") if r.status in strict and not r.known else r
+            for r in self.results
+        )
+        return msgspec.structs.replace(self, results=results, summary=summary(results))
 
     def raise_for_failures(self) -> None:
         """Do nothing where all checks passed: one line in a test.

@@ -78,6 +78,11 @@ class Found(NamedTuple):
     low: Figure | None = None
     high: Figure | None = None
 
+    def at(self, figures: str) -> Figure:
+        """Return the figure that is compared: expected, low or high."""
+        bound = {"low": self.low, "high": self.high}.get(figures)
+        return self.value if bound is None else bound
+
 
 class Check(Value, frozen=True, kw_only=True):
     """The result of one assertion, or one finding.
@@ -95,6 +100,8 @@ class Check(Value, frozen=True, kw_only=True):
         hint: what would pass, or what to write instead.
         where: `file:line`; "" for a command.
         file, line: the same apart; line from 1, 0 where there is none.
+        amount: how bad it is, of what has no figure of its own (bytes that are missing, GPUs that
+            are idle): the more the worse; None where that is no number.
         known: it failed in the baseline too, by no less.
     """
 
@@ -114,6 +121,7 @@ class Check(Value, frozen=True, kw_only=True):
     where: str = ""
     file: str = ""
     line: int = 0
+    amount: int | float | None = None
     known: bool = False
 
 
@@ -221,6 +229,7 @@ def check(
     workload: str | None = None,
     hint: str = "",
     detail: str = "",
+    amount: float | None = None,
 ) -> Check:
     """Hold a figure to an assertion.
 
@@ -231,13 +240,15 @@ def check(
         workload: whose requests it is about.
         hint: what would pass, where it fails.
         detail: why it fails.
+        amount: how far it fails, where the figure does not say it.
     """
     if assertion.limit is None or assertion.level == "off":
         return _result(name, assertion, workload, "off", "switched off", "", found)
     passed = passes(assertion, found.value)
     status: Status = "pass" if passed else _BY_LEVEL[assertion.level]
     made = _result(name, assertion, workload, status, "", "" if passed else hint, found)
-    made = msgspec.structs.replace(made, detail="" if passed else detail)
+    if not passed:
+        made = msgspec.structs.replace(made, detail=detail, amount=amount)
     return msgspec.structs.replace(made, message=told(made))
 
 

@@ -63,7 +63,7 @@ def _said(result: Check, units: UnitSystem) -> str:
     """Say a result with the name of its check, where the sentence does not begin with it."""
     of = f" of {result.workload}" if result.workload else ""
     said = told(result, units)
-    if result.operator is None or result.status in ("skip", "off"):
+    if result.operator is None or result.actual is None or result.status == "off":
         said = f"{result.assertion}: {said}"
     return f"{said}{of}" + (", as in the baseline" if result.known else "")
 

@@ -16,7 +16,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def as_junit(results: Sequence[Check], units: UnitSystem) -> str:
-    """Return a test suite a deployment, in the order of the results.
+    """Return a test suite a deployment, in the order of the results; no two cases of one name.
 
     A failure is what failed; `skipped` is what was switched off or could not be asked; `error` is
     what could not be read. Warnings and notes pass, and are told in the case's output.
@@ -24,12 +24,15 @@ def as_junit(results: Sequence[Check], units: UnitSystem) -> str:
     suites: dict[str, list[Check]] = {}
     for result in results:
         suites.setdefault(result.name, []).append(result)
+    taken: dict[tuple[str, str], int] = {}
     counts = _counts(results)
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', f'<testsuites name="kvcalc" {counts}>']
     for name, cases in suites.items():
         lines.append(f"  <testsuite name={_attribute(name)} {_counts(cases)}>")
         for case in cases:
-            lines += _case(case, units)
+            about = _about(case)
+            number = taken[name, about] = taken.get((name, about), 0) + 1
+            lines += _case(case, about if number == 1 else f"{about} ({number})", units)
         lines.append("  </testsuite>")
     lines.append("</testsuites>")
     return "\n".join(lines) + "\n"
@@ -45,14 +48,17 @@ def _counts(results: Sequence[Check]) -> str:
     )
 
 
-def _case(result: Check, units: UnitSystem) -> list[str]:
+def _about(result: Check) -> str:
     of = f" of {result.workload}" if result.workload else ""
+    return f"{result.assertion}{of}"
+
+
+def _case(result: Check, name: str, units: UnitSystem) -> list[str]:
     place = f" file={_attribute(result.file)}" if result.file else ""
     if result.line:
         place += f' line="{result.line}"'
     head = (
-        f"    <testcase classname={_attribute(result.name)}"
-        f' name={_attribute(result.assertion + of)}{place} time="0"'
+        f'    <testcase classname={_attribute(result.name)} name={_attribute(name)}{place} time="0"'
     )
     said = told(result, units)
     body = said + (f"\n{result.hint}" if result.hint else "")

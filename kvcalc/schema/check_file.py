@@ -14,6 +14,7 @@ from kvcalc.checks.keys import (
     Form,
 )
 from kvcalc.core.checks import LEVELS, assertion_names
+from kvcalc.core.finding_codes import FINDING_CODES
 from kvcalc.core.lengths import OVER_POLICIES
 from kvcalc.core.metrics import METRICS, Kind
 from kvcalc.core.values import MAX_DIMENSION
@@ -77,7 +78,14 @@ def check_file_schema(draft: str) -> dict[str, Any]:
         "additionalProperties": False,
         "definitions": {
             "assertions": _assertions(),
-            "levels": {"type": "object", "additionalProperties": _LEVEL},
+            "levels": {
+                "type": "object",
+                "properties": {
+                    code: {**_LEVEL, "description": meaning}
+                    for code, meaning in FINDING_CODES.items()
+                },
+                "additionalProperties": False,
+            },
         },
     }
 
