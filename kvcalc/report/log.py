@@ -81,7 +81,15 @@ def _facts(result: LogAnswer) -> Grid:
 
 
 def _printed(fact: Fact) -> str:
-    return fact.printed if fact.spread is None else f"{fact.printed} ({' to '.join(fact.spread)})"
+    """Return a figure, with the other end where ranks differed."""
+    if fact.spread is None:
+        return fact.printed
+    least, most = fact.spread
+    if fact.printed == least:
+        return f"{least} (to {most})"
+    return (
+        f"{most} (from {least})" if fact.printed == most else f"{fact.printed} ({least} to {most})"
+    )
 
 
 def _line(fact: Fact) -> str:

@@ -125,8 +125,10 @@ def _longest(facts: _Facts, found: Mapping[str, Predicted]) -> int:
 
 
 def _sglang(flags: Mapping[str, int], facts: _Facts) -> Iterator[str]:
+    given = facts.get("mem_fraction_static")
     if "nothing_left" in flags and (share := least_fraction(facts)):
-        yield f"--mem-fraction-static above {share}, more GPUs, or smaller weights"
+        above = max(float(share), 0.0 if given is None else float(given.high or 0))
+        yield f"--mem-fraction-static above {above:.4g}, more GPUs, or smaller weights"
     profiled = facts.get("profiled_tokens")
     if profiled is not None and isinstance(profiled.low, int) and profiled.low <= 0:
         yield (

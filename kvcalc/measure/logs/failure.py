@@ -116,17 +116,21 @@ def _nothing_left(engine: str, facts: _Facts, found: Mapping[str, Predicted]) ->
         high = sum(int(part.high or 0) for part in parts)
         missing = span_text(low - int(facts["free_memory"].high or 0),
                             high - int(facts["free_memory"].low or 0), "B")  # fmt: skip
-        larger = max(("weights", "weights_memory"), ("temporary buffer", "activation_memory"),
+        larger = max(("weights are", "weights_memory"),
+                     ("temporary buffer is", "activation_memory"),
                      key=lambda pair: facts[pair[1]].low or 0)  # fmt: skip
         return (
             f"weights and the temporary buffer come to {span_text(low, high, 'B')}, and"
             f" {_printed(facts, 'free_memory')} are there: {missing} short before any cache; the"
-            f" {larger[0]} is the larger part"
+            f" {larger[0]} the larger part"
         )
     if engine == "sglang":
         told = "weights leave nothing of --mem-fraction-static"
         told += f" {_printed(facts, 'mem_fraction_static', '')}".rstrip()
         share = least_fraction(facts)
+        given = facts.get("mem_fraction_static")
+        if share and given is not None and float(share) < (given.low or 0):
+            return f"{told}, though by what was free {share} would leave something"
         return told + (f"; from {share} on something is left" if share else "")
     available = _printed(facts, "available_kv_cache", "")
     told = "nothing is left for the cache" + (f": {available} available" if available else "")

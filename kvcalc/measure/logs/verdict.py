@@ -17,7 +17,7 @@ __all__ = ["ended", "held_against", "outside", "was_sized"]
 _SIZED = (
     *("kv_cache_tokens", "num_gpu_blocks", "max_total_num_tokens", "max_concurrency", "k_size"),
     *("kv_size", "cache_size", "state_size", "kv_buffer", "pool_memory", "graph_memory"),
-    *("suggested_to_fit", "suggested_to_fill", "full_tokens"),
+    *("suggested_to_fit", "suggested_to_fill", "full_tokens", "conv_state_size"),
 )
 """Figures that are told of a cache that is there, or of what comes after it."""
 

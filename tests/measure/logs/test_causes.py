@@ -317,3 +317,17 @@ def test_window_pools_are_no_ranks() -> None:
     assert found.facts["max_total_num_tokens"].spread is None
     assert "max_total_num_tokens" in found.agrees
     assert found.differences == ()
+
+
+def test_a_share_that_should_have_been_enough() -> None:
+    """60 of 80 GiB are free after loading: 0.85 leaves something, and it failed all the same."""
+    log = (
+        "server_args=ServerArgs(model_path='Qwen/Qwen3-8B', tp_size=1, mem_fraction_static=0.85)\n"
+        "Load weight begin. avail mem=80.00 GB\nLoad weight end. type=X, dtype=torch.bfloat16,"
+        " avail mem=60.00 GB, mem usage=20.00 GB.\n"
+        "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
+    )
+    found = _answer(log)
+    assert found.failure is not None
+    assert "though by what was free 0.25" in found.failure
+    assert any("--mem-fraction-static above 0.85" in cure for cure in found.cures)
