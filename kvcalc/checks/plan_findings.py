@@ -13,15 +13,10 @@ from kvcalc.core.units import format_bytes, format_count
 from kvcalc.manifests.found import Finding, Level
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.commands import spelled
+from kvcalc.sizing.shares import LONGER
 from kvcalc.sizing.solve import solve
 
 __all__ = ["on_plan"]
-
-_LONGER = {
-    "vllm": "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
-    "sglang": "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
-}
-"""Engine that refuses a maximum beyond the model's own -> the variable that lets it pass."""
 
 _FP8_FROM = (8, 9)  # compute capability: Ada and Hopper
 _FP8_STORED_FROM = (8, 0)
@@ -81,7 +76,7 @@ def _length_over_model(target: Target, sized: Sized) -> Iterator[Finding]:
     own, length = sized.question.model.max_position_embeddings, sized.plan.max_model_len
     if own is None or length <= own or target.engine == "none":
         return
-    switch = _LONGER.get(str(target.engine))
+    switch = LONGER.get(str(target.engine))
     env = target.server.invocation.env if target.server is not None else {}
     allowed = switch in env and env[switch].text.strip().lower() not in _OFF if switch else True
     if _other(target, "hf_overrides") or _other(target, "rope_scaling"):
@@ -263,23 +258,19 @@ def _fraction_interval(target: Target, sized: Sized) -> Iterator[Finding]:
     share = sized.question.deployment.engine_args.get("mem_fraction_static")
     if target.engine != "sglang" or share is None or not sized.worked.memory:
         return
-    roomy = all(one.leaves_room(sure=True) for one in sized.worked.memory)
-    if sized.fits and roomy:
+    if sized.fits:
         return
     found = solve(sized.question, "gpu-memory-utilization")
     if found.value is None:
         cure = f"no fraction is right: {found.reason}"
     else:
         cure = f"{_set(target, 'mem_fraction_static', found.value)} is the least; {found.reason}"
-    what = (
-        "leaves too little for the cache"
-        if not sized.fits
-        else ("leaves too little beside the cache")
-    )
+    held = sized.worked.cache_holds("low")
+    what = "may leave too little beside the cache" if held else "leaves too little for the cache"
     yield _finding(
         target,
         "fraction-out-of-interval",
-        "error" if not sized.fits else "warning",
+        "warning" if held else "error",
         f"mem_fraction_static {share} {what}",
         cure,
         "mem_fraction_static",

@@ -324,8 +324,9 @@ def _why(sized: Sized, assertion: Assertion) -> str:
     if assertion.metric not in ("fits", "may_fit", "missing_bytes"):
         return ""
     worked = sized.worked
-    if worked.refusal is not None:
-        return worked.refusal.why
+    refusal = worked.refusal("high") or worked.refusal("low")
+    if refusal is not None:
+        return refusal.why
     if worked.crowded is not None:
         return worked.crowded
     missing = worked.missing()

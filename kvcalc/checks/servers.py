@@ -19,6 +19,7 @@ from kvcalc.core.weight_dtypes import weight_width
 from kvcalc.engines import known as known_engine
 from kvcalc.manifests.found import Finding, Server, Setting
 from kvcalc.sizing import Question
+from kvcalc.sizing.shares import LONGER
 
 __all__ = ["of_entry", "of_server"]
 
@@ -190,6 +191,7 @@ class _Build:
             if key not in ("gpu", "engine")
         }
         args |= {key: given.value for key, given in self.entry.args.items()}
+        args |= _longer(str(made.engine), self.server)
         if made.engine_version is not None:
             fields["engine_version"] = made.engine_version
         try:
@@ -237,6 +239,20 @@ class _Build:
             )
             return made._replace(findings=(*made.findings, note))
         return made._replace(question=question._replace(quantization=word))
+
+
+def _longer(engine: str, server: Server) -> dict[str, str]:
+    """Return the variable that lets a maximum beyond the config's pass, where that is its server's.
+
+    What a rope scaling or an override makes of the config's own maximum is not known here.
+    """
+    switch = LONGER.get(engine)
+    if switch is None:
+        return {}
+    told = server.invocation.env.get(switch)
+    raised = any(one.name in ("hf_overrides", "rope_scaling") for one in server.settings)
+    word = told.text.strip() if told is not None and told.text is not None else ""
+    return {switch: "1"} if raised or word.lower() not in ("", "0", "false", "no") else {}
 
 
 def _deployment(

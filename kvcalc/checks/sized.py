@@ -83,28 +83,28 @@ class Sized:
     @cached_property
     def low(self) -> Figures:
         """With the least that is left for the cache."""
-        return figures(self.worked, self.worked.low)
+        return figures(self.worked, "low")
 
     @cached_property
     def middle(self) -> Figures:
         """As expected."""
-        return figures(self.worked, self.worked.middle)
+        return figures(self.worked, "middle")
 
     @cached_property
     def high(self) -> Figures:
         """With the most that is left for the cache."""
-        return figures(self.worked, self.worked.high)
+        return figures(self.worked, "high")
 
     @cached_property
     def fits(self) -> bool:
         """Whether what is asked surely fits."""
-        return self.worked.holds(self.worked.low)
+        return self.worked.meets("low")
 
     @cached_property
     def totals(self) -> DeploymentTotals:
         """Of all GPUs of one copy."""
         single = alone(self.question, self.plan)
-        return totals(self.plan, single, self.question.deployment, self.middle)
+        return totals(self.question, self.plan, single, self.middle)
 
     def comparison(self, load: Load) -> Comparison:
         """Return what paging wastes of a workload, and what contiguous reservation would."""
@@ -207,7 +207,7 @@ def _given(value: Figure | None, what: str) -> Figure:
 
 
 def _holders(sized: Sized) -> int:
-    return sized.totals.replicas * sized.copies
+    return sized.question.holders * sized.copies
 
 
 def _bytes_per_token(sized: Sized) -> Found:
@@ -253,7 +253,7 @@ _EXPECTED: Mapping[str, Callable[[Sized, Figures], Figure]] = {
 
 _PLAIN: Mapping[str, Callable[[Sized], Found]] = {
     "fits": lambda sized: Found(sized.fits),
-    "may_fit": lambda sized: Found(sized.worked.holds(sized.worked.high)),
+    "may_fit": lambda sized: Found(sized.worked.meets("high")),
     "bytes_per_token": _bytes_per_token,
     "state_bytes": lambda sized: Found(sized.plan.fixed_bytes(Slots)),
     "needed_bytes": lambda sized: Found(sized.plan.bytes_needed(sized.plan.max_model_len)),

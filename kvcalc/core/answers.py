@@ -47,9 +47,13 @@ class Figures(Value, frozen=True, kw_only=True):
 
 
 class TermBounds(Value, frozen=True, kw_only=True):
-    """What takes memory of a GPU beside the cache: at least and at most, and how it is known."""
+    """What takes memory of a GPU beside the cache: at least and at most, and how it is known.
+
+    `label` tells terms of one name apart.
+    """
 
     name: str
+    label: str
     low_bytes: int
     high_bytes: int
     source: str
@@ -57,7 +61,7 @@ class TermBounds(Value, frozen=True, kw_only=True):
 
 
 class RankBudget(Value, frozen=True, kw_only=True):
-    """The memory of one GPU (of `num_gpus` equal ones).
+    """The memory of one GPU (of `num_gpus` equal ones; 0 for the host).
 
     Attributes:
         total_bytes: what counts as the card's memory.
@@ -67,6 +71,9 @@ class RankBudget(Value, frozen=True, kw_only=True):
         activation_bytes, graph_bytes, other_bytes: [low, high]; `other` is all the rest.
         cache_bytes: [low, high] left for the cache; below 0 where the rest takes more than there
             is.
+        left_bytes: [low, high] of the share that neither terms nor cache take: at either end the
+            terms within the share, the cache and this add up to it.
+        beside_bytes: [with the least share, with the most] what of the card is not the share's.
         terms: every term with its source; `outside` is beside the share.
     """
 
@@ -80,6 +87,8 @@ class RankBudget(Value, frozen=True, kw_only=True):
     graph_bytes: tuple[int, int]
     other_bytes: tuple[int, int]
     cache_bytes: tuple[int, int]
+    left_bytes: tuple[int, int]
+    beside_bytes: tuple[int, int]
     terms: tuple[TermBounds, ...]
 
 
@@ -104,7 +113,8 @@ class DeploymentTotals(Value, frozen=True, kw_only=True):
     Attributes:
         num_gpus: tensor x pipeline x data parallel.
         replicas: data-parallel copies; each has a cache of its own.
-        kv_cache_tokens: distinct tokens that all replicas keep.
+        instances: servers on each card, which have caches of their own too.
+        kv_cache_tokens: distinct tokens that all of them keep.
         max_concurrency: sequences of the maximum at once on all of them.
         stored_bytes_per_token: bytes on all GPUs of a replica for one token.
         distinct_bytes_per_token: bytes of it that are there for the first time.
@@ -113,6 +123,7 @@ class DeploymentTotals(Value, frozen=True, kw_only=True):
 
     num_gpus: int
     replicas: int
+    instances: int
     kv_cache_tokens: int
     max_concurrency: float
     stored_bytes_per_token: float
@@ -125,10 +136,13 @@ class Lever(Value, frozen=True, kw_only=True):
 
     Attributes:
         name: what is changed, in words.
-        flags: the same in kvcalc's own flags; a plain run with them gives these figures.
-        figures: expected.
-        tokens_gained: on all GPUs, against the question as it was asked.
-        concurrency_gain: sequences of the maximum at once, on all GPUs, over those before; None
+        flags: the same in kvcalc's own flags; a plain run with them gives these figures. Empty
+            where a flag is left out.
+        figures: expected, of one replica.
+        kv_cache_tokens: on all servers.
+        max_concurrency: on all servers.
+        tokens_gained: on all servers, against the question as it was asked.
+        concurrency_gain: sequences of the maximum at once, on all servers, over those before; None
             where there were none.
         caution: what it costs.
     """
@@ -136,6 +150,8 @@ class Lever(Value, frozen=True, kw_only=True):
     name: str
     flags: tuple[str, ...]
     figures: Figures
+    kv_cache_tokens: int
+    max_concurrency: float
     tokens_gained: int
     concurrency_gain: float | None
     caution: str
@@ -210,11 +226,12 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
 
     Attributes:
         verdict: the answer in a sentence.
-        sequences: the goal: so many sequences of the maximum at once, on all replicas together.
-        fits: the goal is surely met: `low.fits`.
+        sequences: the goal: so many sequences of the maximum at once, on all servers together.
+        fits: the goal is surely met: `low.fits`. Everything takes its most, within the share and
+            beside it.
         may_fit: it is met if everything beside the cache takes its least: `high.fits`.
-        missing_bytes: what one GPU lacks for it at the low end; 0 where it fits, and where no
-            memory would do (see verdict).
+        missing_bytes: what one GPU lacks for it at the low end, in the cache and beside it; 0 where
+            it fits, and where no memory would do (see verdict).
         needed_bytes: what one sequence of the maximum needs on a GPU.
         bytes_per_token, fixed_bytes: needed is about fixed_bytes + tokens x bytes_per_token; None
             where a token adds no whole number of bytes.

@@ -11,21 +11,25 @@ from typing import Annotated, Literal
 import msgspec
 
 from kvcalc.core.errors import InvalidValueError
-from kvcalc.core.units import cdiv
 from kvcalc.core.values import Positive, Value
 
 __all__ = [
     "TERM_NAMES",
+    "End",
     "HostPart",
     "MemoryBudget",
     "Term",
     "TermName",
     "gib_term",
     "require_ranks",
+    "summed",
 ]
 
 _GIB = 2**30
 _Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
+
+End = Literal["low", "middle", "high"]
+"""Of what may be left for the cache: the least is sure, the most is possible."""
 
 TermName = Literal["weights", "activation", "graphs", "communication", "context", "other"]
 
@@ -63,12 +67,14 @@ class Term(Value, frozen=True, kw_only=True):
         name: which of TERM_NAMES.
         low_bytes, high_bytes: what it takes at least and at most; equal where it is exact.
         source: where this is known from: a file, an engine's rule (file, symbol), measured starts.
+        label: what it is called where a budget has several of a name; empty: its name.
     """
 
     name: TermName
     low_bytes: int
     high_bytes: int
     source: str
+    label: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.low_bytes <= self.high_bytes:
@@ -82,9 +88,10 @@ class Term(Value, frozen=True, kw_only=True):
         return self.low_bytes == self.high_bytes
 
 
-def gib_term(name: TermName, low: float, high: float, source: str) -> Term:
+def gib_term(name: TermName, low: float, high: float, source: str, label: str = "") -> Term:
     """Return a term given in GiB."""
-    return Term(name=name, low_bytes=int(low * _GIB), high_bytes=int(high * _GIB), source=source)
+    low_bytes, high_bytes = int(low * _GIB), int(high * _GIB)
+    return Term(name=name, low_bytes=low_bytes, high_bytes=high_bytes, source=source, label=label)
 
 
 def require_ranks(weights: tuple[Term, ...], ranks: int) -> None:
@@ -102,6 +109,9 @@ def require_ranks(weights: tuple[Term, ...], ranks: int) -> None:
 class MemoryBudget(Value, frozen=True, kw_only=True):
     """The memory of one GPU as an engine shares it out.
 
+    At an end every term takes its most (`low`: what is left is the least), its least (`high`), or
+    what lies between.
+
     Attributes:
         total_bytes: memory of the card that counts, as the driver or the runtime reports it.
         share_bytes: (least, most) that the engine lets itself have of it for everything.
@@ -112,8 +122,13 @@ class MemoryBudget(Value, frozen=True, kw_only=True):
             takes a part of the free memory and not of the card.
         seen_bytes: (least, most) that is there for the share and for what lies beside it; None
             where nothing is known of the rest.
-        free_bytes: what is free before the server starts, where all that it takes must be: a check
-            of its own, or an allocation that fails. None where the share is of what is free.
+        free_bytes: what is free before the server starts, where all that it takes must be; None
+            where others hold nothing, or the share is of what is free.
+        before: what the process has taken beside the share before the engine asks what is free.
+        checks_share: the engine refuses to start where its share is not free by then, whatever its
+            cache takes.
+        given_bytes: of the cache, where its size is set and not what the share leaves.
+        servers: of this kind on the card, all of which it must hold.
     """
 
     total_bytes: int
@@ -124,6 +139,10 @@ class MemoryBudget(Value, frozen=True, kw_only=True):
     cache_part: tuple[Positive, Positive] = (1, 1)
     seen_bytes: tuple[int, int] | None = None
     free_bytes: int | None = None
+    before: tuple[Term, ...] = ()
+    checks_share: bool = False
+    given_bytes: int | None = None
+    servers: Positive = 1
 
     def __post_init__(self) -> None:
         low, high = self.share_bytes
@@ -134,59 +153,78 @@ class MemoryBudget(Value, frozen=True, kw_only=True):
 
     @property
     def cache_bytes(self) -> tuple[int, int]:
-        """What is left for the cache at least and at most; below 0 where it does not fit."""
+        """The cache at least and at most; below 0 where the terms take more than the share."""
+        if self.given_bytes is not None:
+            return self.given_bytes, self.given_bytes
         part, whole = self.cache_part
-        low, high = (left * part // whole for left in self._left)
-        if self.free_bytes is None:
-            return low, high
-        least, most = self.taken_bytes
-        # What is not free cannot be taken: the server does not start.
-        return (
-            low if most <= self.free_bytes else min(low, self.free_bytes - most),
-            high if least <= self.free_bytes else min(high, self.free_bytes - least),
-        )
+        low, high = (left * part // whole for left in self._shared)
+        return low, high
 
     @property
-    def _left(self) -> tuple[int, int]:
+    def left_bytes(self) -> tuple[int, int]:
+        """What of the share neither terms nor cache take: terms + cache + this are the share.
+
+        Below 0 where a cache that is given goes beyond the share.
+        """
+        (low, high), (least, most) = self._shared, self.cache_bytes
+        return low - least, high - most
+
+    @property
+    def beside_bytes(self) -> tuple[int, int]:
+        """What of the card is not the share's, at its most and at its least."""
+        return self.total_bytes - self.share_bytes[0], self.total_bytes - self.share_bytes[1]
+
+    @property
+    def _shared(self) -> tuple[int, int]:
         """What the terms leave of the share, least and most."""
         return (
-            self.share_bytes[0] - sum(term.high_bytes for term in self.terms),
-            self.share_bytes[1] - sum(term.low_bytes for term in self.terms),
+            self.share_bytes[0] - summed(self.terms, "low"),
+            self.share_bytes[1] - summed(self.terms, "high"),
         )
-
-    @property
-    def _kept(self) -> tuple[int, int]:
-        """What of that the cache does not get, least and most."""
-        part, whole = self.cache_part
-        low, high = (max(0, left) for left in self._left)
-        return low - low * part // whole, high - high * part // whole
-
-    @property
-    def taken_bytes(self) -> tuple[int, int]:
-        """What the server takes with its cache, least and most."""
-        low, high = self.share_bytes
-        part, whole = self.cache_part
-        least = sum(term.low_bytes for term in self.terms) * (whole - part)
-        most = sum(term.high_bytes for term in self.terms) * (whole - part)
-        return (low * part + least) // whole, cdiv(high * part + most, whole)
 
     @property
     def room_bytes(self) -> tuple[int, int] | None:
-        """What stays free beside the cache, least and most; None where that is not known."""
+        """What of the card is there for the servers, least and most; None: not known."""
         if self.seen_bytes is None:
             return None
-        kept = self._kept
-        # The share is one of what is seen: both are small, or both are large.
-        return (
-            self.seen_bytes[0] - self.share_bytes[0] + kept[0],
-            self.seen_bytes[1] - self.share_bytes[1] + kept[1],
-        )
+        free = self.free_bytes
+        low, high = (seen if free is None else min(seen, free) for seen in self.seen_bytes)
+        return low, high
 
-    def leaves_room(self, *, sure: bool) -> bool:
-        """Whether what lies beside the share has room, at its most (`sure`) or at its least."""
+    def shortfall(self, end: End) -> int:
+        """Return what the card lacks for all that is taken of it at an end; 0 or less: it has room.
+
+        Whether the cache is large enough is another question. The share is one of what is seen:
+        both are small, or both are large.
+        """
         room = self.room_bytes
         if room is None:
-            return True
-        if sure:
-            return sum(term.high_bytes for term in self.outside) <= min(room)
-        return sum(term.low_bytes for term in self.outside) <= max(room)
+            return 0
+        found = [
+            self._lack(end, share, there)
+            for share, there in zip(self.share_bytes, room, strict=True)
+        ]
+        return max(found) if end == "low" else min(found) if end == "high" else sum(found) // 2
+
+    def _lack(self, end: End, share: int, room: int) -> int:
+        before, beside = summed(self.before, end), summed(self.outside, end)
+        each = self.taken(end, share) + before + beside
+        lack = each * self.servers - room
+        if self.checks_share:  # the last of several asks for its share when the others have theirs
+            lack = max(lack, each * (self.servers - 1) + before + share - room)
+        return lack
+
+    def taken(self, end: End, share: int) -> int:
+        """Return what of a share the terms and the cache take."""
+        terms = summed(self.terms, end)
+        if self.given_bytes is not None:
+            return terms + self.given_bytes
+        part, whole = self.cache_part
+        left = max(0, share - terms)
+        return share - (left - left * part // whole)
+
+
+def summed(terms: tuple[Term, ...], end: End) -> int:
+    """Return what terms take together at an end: their most at `low`, their least at `high`."""
+    low, high = sum(t.low_bytes for t in terms), sum(t.high_bytes for t in terms)
+    return high if end == "low" else low if end == "high" else (low + high) // 2

@@ -18,6 +18,7 @@ __all__ = [
     "DRIVER_CONTEXT",
     "Visible",
     "context_term",
+    "driver_context",
     "left_free",
     "named_card",
     "visible",
@@ -65,7 +66,13 @@ _KEPT_BY_HIP = 0.5
 
 DRIVER_CONTEXT = (0.25, 1.05)
 """GiB that a process has taken of a CUDA card before it loads anything: the driver's context, as
-starts of SGLang in public logs print what is free by then (tests/engines/sglang/starts.tsv)."""
+starts of SGLang and vLLM in public logs print what is free by then (`avail mem`, `Free memory on
+device`): 0.41 to 0.55 of an H100, an L40S or a 24 GB card, 0.8 to 1.0 of the largest ones, and 0.94
+of 24 GB under WSL."""
+
+_CONTEXT_PARTS = (0.01, 0.045)
+"""Parts of a small card that it does not exceed, at its least and at its most: such cards have
+fewer multiprocessors to keep local memory for. A card of 14.7 GiB had 14.70 left."""
 
 
 class Visible(NamedTuple):
@@ -119,8 +126,7 @@ def visible(gpu: GpuSpec) -> Visible:
     return Visible(
         low,
         high,
-        f"what the driver of {gpu.name} reports (for a MIG slice: the slice's), less what CUDA"
-        " keeps of cards of that size",
+        f"what the driver of {gpu.name} reports, less what CUDA keeps of cards of that size",
     )
 
 
@@ -175,6 +181,17 @@ def whole_card(
         cache_part=(part.numerator, part.denominator),
         seen_bytes=(seen.low_bytes, seen.high_bytes),
     )
+
+
+def driver_context(gpu: GpuSpec) -> tuple[float, float]:
+    """Return the GiB that a process takes of a CUDA card before it loads anything."""
+    if gpu.memory_kind == "unified":
+        return 0.0, 0.0
+    card = gpu.memory_bytes / _GIB
+    low, high = (
+        min(most, card * part) for most, part in zip(DRIVER_CONTEXT, _CONTEXT_PARTS, strict=True)
+    )
+    return low, high
 
 
 def context_term(gpu: GpuSpec, dedicated: tuple[float, float], shared: tuple[float, float]) -> Term:

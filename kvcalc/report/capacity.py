@@ -17,7 +17,7 @@ from kvcalc.core.answers import (
 )
 from kvcalc.core.deployment import MAX_BYTES
 from kvcalc.core.memory import HostPart
-from kvcalc.core.units import format_count, format_number_of
+from kvcalc.core.units import format_concurrency, format_count, format_number_of
 from kvcalc.report.bars import stacked
 from kvcalc.report.blocks import Block, Code, Grid, Heading, Shell, Text
 from kvcalc.report.cells import NONE, Size, maybe
@@ -37,17 +37,26 @@ def capacity_blocks(results: Sequence[CapacityAnswer], size: Size) -> list[Block
 
 def _side_by_side(results: Sequence[CapacityAnswer], size: Size) -> Grid:
     rows = []
+    blocks = len({r.block_size for r in results}) > 1
     for r in results:
         cache = _range(r.low.kv_cache_bytes, r.high.kv_cache_bytes, size)
         fits = "yes" if r.fits else "perhaps" if r.may_fit else "no"
-        served = f"{r.max_concurrency:,.2f} x"
+        served = _times(r.max_concurrency)
         longest = format_count(r.max_model_len_that_fits)
         needed = size(r.needed_bytes)
         name = f"{r.model}, {r.engine}"
         tokens = format_count(r.kv_cache_tokens)
-        rows.append((name, r.kv_cache_dtype, fits, cache, needed, tokens, served, longest))
-    columns = ("", "cache in", "fits", "cache", "one needs", "tokens", "sequences", "longest")
-    return Grid(columns, tuple(rows), text_columns=frozenset({1, 2}))
+        kept = [r.kv_cache_dtype]
+        if blocks:
+            kept.append(maybe(r.block_size))
+        rows.append((name, *kept, fits, cache, needed, tokens, served, longest))
+    kind = ("cache in", "block") if blocks else ("cache in",)
+    columns = ("", *kind, "fits", "cache", "one needs", "tokens", "sequences", "longest")
+    return Grid(columns, tuple(rows), text_columns=frozenset({1, len(kind) + 1}))
+
+
+def _times(value: float) -> str:
+    return f"{format_concurrency(value)} x"
 
 
 def _range(low: int | None, high: int | None, size: Size) -> str:
@@ -62,7 +71,7 @@ def _answer(result: CapacityAnswer, size: Size) -> list[Block]:
     blocks: list[Block] = [
         Heading(
             f"{result.model}, {result.kv_cache_dtype}, engine {result.engine}{version}{card}:"
-            f" maximum {format_count(result.max_model_len)} tokens"
+            f" maximum {format_number_of(result.max_model_len, 'token')}"
         ),
         Text((result.verdict,)),
     ]
@@ -96,28 +105,53 @@ def _budget(budget: RankBudget, size: Size, *, several: bool) -> list[Block]:
     parts = [(_LETTERS.get(t.name, "o"), (t.low_bytes + t.high_bytes) // 2) for t in budget.terms]
     parts.sort(key=lambda part: "wago".index(part[0]))
     parts.append(("c", max(0, middle)))
-    rows = [_term(term, size) for term in budget.terms]
-    low, high = budget.cache_bytes
     unbounded = total >= MAX_BYTES  # a host of which nothing is known
-    ends = (NONE, NONE) if unbounded else (_bound(low, size), _bound(high, size))
-    rows.append(("c  cache", *ends, budget.share_source))
     blocks: list[Block] = []
     if several:
-        count = "" if unbounded else f", {format_number_of(budget.num_gpus, 'GPU')}"
+        alone = budget.num_gpus == 1 and "GPU" in budget.name  # it says so by itself
+        gpus = format_number_of(budget.num_gpus, "GPU")
+        count = "" if unbounded or alone else f", {gpus}"
         blocks.append(Heading(f"{budget.name}{count}"))
     if not unbounded:
         blocks.append(Code((f"{stacked(parts, total)}  {size(total)}",)))
+    rows = tuple(_rows(budget, size, unbounded=unbounded))
     blocks += [
-        Grid(("", "least", "most", "how it is known"), tuple(rows), text_columns=frozenset({3})),
+        Grid(("", "least", "most", "how it is known"), rows, text_columns=frozenset({3})),
     ]
     return blocks
+
+
+def _rows(budget: RankBudget, size: Size, *, unbounded: bool) -> Iterator[tuple[str, ...]]:
+    """Yield what makes up the card: the share's terms, the cache and the rest, and what is beside.
+
+    With the terms at their most the cache is at its least: either way they add up to the card.
+    """
+    for term in budget.terms:
+        if not term.outside:
+            yield _term(term, size)
+    low, high = budget.cache_bytes
+    ends = (NONE, NONE) if unbounded else (_bound(low, size), _bound(high, size))
+    yield ("c  cache", *ends, budget.share_source)
+    if unbounded:
+        return
+    left = budget.left_bytes
+    if any(left):
+        what = "of the share, and not the cache's" if max(left) > 0 else "beyond the share"
+        yield ("   left", *(_bound(n, size) for n in left), what)
+    beside = tuple(sorted(budget.beside_bytes))
+    if any(beside) or any(term.outside for term in budget.terms):
+        said = "the rest of the card: what the driver keeps, and all that is not the share's"
+        yield ("   beside", *(_bound(n, size) for n in beside), said)
+        for term in budget.terms:
+            if term.outside:
+                yield _term(term, size)
 
 
 def _term(term: TermBounds, size: Size) -> tuple[str, ...]:
     letter = _LETTERS.get(term.name, "o")
     beside = "beside the share: " if term.outside else ""
     return (
-        f"{letter}  {term.name}",
+        f"{letter}  {term.label}",
         size(term.low_bytes),
         size(term.high_bytes),
         f"{beside}{term.source}",
@@ -157,8 +191,8 @@ def _figures(result: CapacityAnswer, size: Size) -> Grid:
     )
     row(
         f"sequences of {format_count(result.max_model_len)}",
-        f"{result.max_concurrency:,.2f} x",
-        of(lambda f: f"{f.max_concurrency:,.2f} x"),
+        _times(result.max_concurrency),
+        of(lambda f: _times(f.max_concurrency)),
     )
     row(
         "  whole ones",
@@ -166,16 +200,23 @@ def _figures(result: CapacityAnswer, size: Size) -> Grid:
         of(lambda f: format_count(f.max_sequences)),
     )
     for at in result.at:
-        row(_at_label(at), f"{at.max_concurrency:,.2f} x", _at_bounds(at, exact=exact))
+        row(_at_label(at), _times(at.max_concurrency), _at_bounds(at, exact=exact))
     row(
         "longest that fits",
-        format_count(result.max_model_len_that_fits),
-        of(lambda f: format_count(f.max_model_len_that_fits)),
+        _longest(result.max_model_len_that_fits),
+        of(lambda f: _longest(f.max_model_len_that_fits)),
     )
+    if result.missing_bytes:  # with the least that is left
+        missing = size(result.missing_bytes)
+        row("missing", NONE if ends else missing, [missing, NONE] if ends else [])
     blank = [NONE, NONE] if ends else []
     for label, text in _alone(result, size):
         row(label, text, blank)
     return Grid(columns, tuple(rows))
+
+
+def _longest(tokens: int) -> str:
+    return format_count(tokens) if tokens else "none"
 
 
 def _alone(result: CapacityAnswer, size: Size) -> Iterator[tuple[str, str]]:
@@ -184,12 +225,13 @@ def _alone(result: CapacityAnswer, size: Size) -> Iterator[tuple[str, str]]:
     if result.bytes_per_token and result.fixed_bytes:
         grown = format_count(result.bytes_per_token)
         yield "  that is", f"{size(result.fixed_bytes)} + {grown} B a token"
-    if result.missing_bytes:
-        yield "missing", size(result.missing_bytes)
     whole = result.deployment
-    if whole.num_gpus > 1:
-        yield f"tokens on all {whole.num_gpus} GPUs", format_count(whole.kv_cache_tokens)
-        yield "sequences on all", f"{whole.max_concurrency:,.2f} x"
+    if whole.num_gpus > 1 or whole.instances > 1:
+        what = f"{whole.num_gpus} GPUs"
+        if whole.instances > 1:
+            what = f"{whole.instances * whole.replicas} servers"
+        yield f"tokens on all {what}", format_count(whole.kv_cache_tokens)
+        yield "sequences on all", _times(whole.max_concurrency)
         if whole.duplication_factor > 1:
             yield "each byte is kept", f"{whole.duplication_factor:,.2f} times"
 
@@ -215,22 +257,22 @@ def _at_label(at: At) -> str:
 
 
 def _at_bounds(at: At, *, exact: bool) -> list[str]:
-    return [] if exact else [f"{at.low:,.2f} x", f"{at.high:,.2f} x"]
+    return [] if exact else [_times(at.low), _times(at.high)]
 
 
 def _levers(levers: Sequence[Lever], refused: Sequence[RefusedLever]) -> list[Block]:
     rows = [
         (
             lever.name,
-            format_count(lever.figures.kv_cache_tokens),
+            format_count(lever.kv_cache_tokens),
             f"{lever.tokens_gained:+,}",
             NONE if lever.concurrency_gain is None else f"{lever.concurrency_gain:.2f} x",
-            format_count(lever.figures.max_model_len_that_fits),
+            _longest(lever.figures.max_model_len_that_fits),
             lever.caution,
         )
         for lever in levers
     ]
-    columns = ("lever", "tokens", "gained", "sequences", "longest", "what it costs")
+    columns = ("lever", "tokens", "gained", "times", "longest", "what it costs")
     blocks: list[Block] = [Heading("what each setting buys")]
     if rows:
         blocks.append(Grid(columns, tuple(rows), text_columns=frozenset({5})))
@@ -272,7 +314,7 @@ def _layouts(layouts: Sequence[Layout]) -> list[Block]:
             (
                 way.name,
                 NONE if refused else format_count(way.kv_cache_tokens),
-                NONE if refused else f"{way.max_concurrency:,.2f} x",
+                NONE if refused else _times(way.max_concurrency),
                 NONE if way.duplication_factor is None else f"{way.duplication_factor:.2f} x",
                 way.why_not or ("" if way.kv_cache_tokens else "does not fit"),
             )

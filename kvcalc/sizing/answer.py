@@ -13,12 +13,12 @@ from kvcalc.core.answers import (
     RefusedLever,
     Solution,
 )
-from kvcalc.core.plan import CachePlan
+from kvcalc.core.memory import End
 from kvcalc.engines import start_up_log
 from kvcalc.sizing.figured import figured
 from kvcalc.sizing.figures import alone, at_length, at_workload, rank_budgets, totals
-from kvcalc.sizing.notes import without_effect
-from kvcalc.sizing.question import End, Question, Worked, work
+from kvcalc.sizing.notes import beyond_maximum, without_effect
+from kvcalc.sizing.question import Question, Worked, work
 from kvcalc.sizing.sharing import notes_on_sharing, one_of_several
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve import solved
@@ -67,6 +67,7 @@ def answer(
     if suggest:
         solutions, command, told = _suggested(question, (low, high), turned)
     gaining, refused = _levers(question, worked, middle) if with_levers else ((), ())
+    tried = gaining or refused
     return CapacityAnswer(
         model=found.model,
         engine=found.engine,
@@ -93,7 +94,7 @@ def answer(
         low=low,
         high=high,
         at=_at(question, worked),
-        deployment=totals(found, alone(question, found), deployment, middle),
+        deployment=totals(question, found, alone(question, found), middle),
         budget=rank_budgets(worked),
         host=found.host,
         levers=gaining,
@@ -102,11 +103,13 @@ def answer(
         layouts=_layouts(question, sizes_of(deployment).num_gpus) if with_layouts else (),
         suggested=command,
         suggested_notes=told,
-        log=_log(found, middle),
+        log=_log(worked, middle),
         notes=(
             *shared,
             *notes_on_sharing(question, worked),
             *without_effect(asked),
+            *beyond_maximum(question, found.max_model_len),
+            *(["no setting that was tried buys anything"] if with_levers and not tried else []),
             *found.notes,
         ),
         unsupported=found.unsupported,
@@ -145,10 +148,10 @@ def _gpu(question: Question) -> str | None:
     return None if gpu is None else gpu if isinstance(gpu, str) else gpu.name
 
 
-def _log(found: CachePlan, middle: Figures) -> tuple[str, ...]:
-    if middle.kv_cache_bytes == 0:
-        return ()
-    return start_up_log(found, middle.kv_cache_bytes)
+def _log(worked: Worked, middle: Figures) -> tuple[str, ...]:
+    if middle.kv_cache_bytes == 0 or worked.refusal("middle") is not None:
+        return ()  # it ends before it makes a cache
+    return start_up_log(worked.plan, middle.kv_cache_bytes)
 
 
 def _at(question: Question, worked: Worked) -> tuple[At, ...]:

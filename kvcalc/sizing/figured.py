@@ -6,9 +6,9 @@ import msgspec
 
 from kvcalc.core.answers import Figures
 from kvcalc.core.capacity import Budgets
+from kvcalc.core.memory import End
 from kvcalc.sizing.figures import figures
-from kvcalc.sizing.question import End, Question, Worked
-from kvcalc.sizing.sizes import sizes_of
+from kvcalc.sizing.question import Question, Worked
 
 __all__ = ["figured"]
 
@@ -24,17 +24,16 @@ def figured(question: Question, worked: Worked, end: End) -> Figures:
         worked: the same, worked out.
         end: which of its budgets.
     """
-    budgets = worked.budgets(end)
-    found = figures(worked, budgets)
+    found = figures(worked, end)
     by_settings = worked.plan.split == "fixed" and bool(worked.memory)
-    if found.fits or not by_settings or worked.refusal is not None:
+    if found.fits or not by_settings or not worked.runs(end):
         return found
     if worked.crowded is not None:
-        run = (worked.plan.places or 1) * sizes_of(question.deployment).holders
+        run = (worked.plan.places or 1) * question.holders
         question = question._replace(sequences=run)
-        if worked._replace(each=worked.plan.places or 1).holds(budgets):
+        if worked._replace(each=worked.plan.places or 1).meets(end):
             return found
-    if not _may_shorten(worked, budgets):
+    if not _may_shorten(worked, worked.budgets(end)):
         return found
     from kvcalc.sizing.solve.lengths import longest  # few questions come here
 

@@ -84,7 +84,7 @@ def better_split(question: Question, change: Change) -> Change | None:
         )
         try:
             done = work(told.applied(question))
-            served = figures(done, done.middle).max_concurrency
+            served = figures(done, "middle").max_concurrency
         except KvcalcError:
             return found
         if served <= best or not isinstance(done.middle, tuple):
@@ -112,10 +112,11 @@ def _layout(question: Question, change: Change) -> Layout:
     asked = change.applied(question)
     try:
         done = work(asked)
-        if done.refusal is not None:
-            return _refused(change, done.refusal.why)
+        refusal = done.refusal()
+        if refusal is not None:
+            return _refused(change, refusal.why)
         found = figured(asked, done, "middle")
-        whole = totals(done.plan, alone(asked, done.plan), asked.deployment, found)
+        whole = totals(asked, done.plan, alone(asked, done.plan), found)
     except KvcalcError as error:
         return _refused(change, error.message)
     return Layout(

@@ -9,8 +9,10 @@ from kvcalc.sizing.changes import Change, share_change
 from kvcalc.sizing.question import Question, Worked
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sharing import largest_share
+from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve.cards import layers_on_card
-from kvcalc.sizing.solve.lengths import of_length
+from kvcalc.sizing.solve.lengths import of_length, sequences_change
+from kvcalc.sizing.solve.memory import share_of_card
 
 __all__ = ["lever_changes"]
 
@@ -26,6 +28,7 @@ def lever_changes(question: Question, worked: Worked) -> Iterator[Change]:
     """Yield the changes that an engine knows, whether or not they do anything here."""
     deployment, engine = question.deployment, question.deployment.engine
     card = bool(worked.memory)
+    yield from _unbound(question, worked)
     if card:
         yield from _shares(question, worked)
         if question.weights_bytes is None:  # else nothing tells what they are kept in
@@ -65,6 +68,17 @@ def lever_changes(question: Question, worked: Worked) -> Iterator[Change]:
         )
 
 
+def _unbound(question: Question, worked: Worked) -> Iterator[Change]:
+    """Yield what takes away a bound that the settings themselves set."""
+    # llama.cpp's slots share a context that the settings size.
+    sized = question.deployment.engine == "llama.cpp" and not worked.cache_holds("high")
+    if worked.crowded is not None or sized:  # a server runs those of all its groups of ranks
+        groups = sizes_of(question.deployment).groups
+        yield sequences_change(question, worked.each * groups)
+    if question.deployment.num_gpu_blocks_override is not None:
+        yield Change("without num_gpu_blocks_override", {"num_gpu_blocks_override": None})
+
+
 def _shares(question: Question, worked: Worked) -> Iterator[Change]:
     deployment = question.deployment
     setting = SHARES.get(deployment.engine)
@@ -72,14 +86,19 @@ def _shares(question: Question, worked: Worked) -> Iterator[Change]:
         return
     field = setting == "gpu_memory_utilization"
     now = deployment.gpu_memory_utilization if field else deployment.engine_args.get(setting)
-    if field and question.free_bytes is not None and worked.memory:
-        most = largest_share(worked.memory[0], question.free_bytes)
+    if not worked.runs("low"):
+        most = share_of_card(question).solution.up_to or _largest(worked)
         if most and most != now:
-            yield share_change(setting, most, "all that others leave free")
+            yield share_change(setting, most, "the largest share that surely starts")
     for share in _UTILISATIONS:
         if isinstance(now, float) and share <= now:
             continue
         yield share_change(setting, share, "what takes memory beside it must fit into the rest")
+
+
+def _largest(worked: Worked) -> float:
+    """Return the largest share of a card that surely starts; 0 where no start asks for one."""
+    return min((largest_share(one) for one in worked.cards if one.checks_share), default=0.0)
 
 
 def _weights(question: Question) -> Iterator[Change]:
@@ -110,7 +129,7 @@ def _cache_dtypes(question: Question, worked: Worked) -> Iterator[Change]:
 
 def _llamacpp(question: Question, worked: Worked) -> Iterator[Change]:
     args = question.deployment.engine_args
-    if worked.memory and not worked.holds(worked.middle) and worked.crowded is None:
+    if worked.memory and not worked.meets("middle") and worked.crowded is None:
         change = layers_on_card(question).change
         if change is not None:
             yield change._replace(caution="the others are computed by the host, much slower")

@@ -8,7 +8,7 @@ from kvcalc.sizing.changes import Change
 from kvcalc.sizing.figured import figured
 from kvcalc.sizing.lever_changes import lever_changes
 from kvcalc.sizing.question import Question, Worked, work
-from kvcalc.sizing.sizes import sizes_of
+from kvcalc.sizing.solve.cards import num_gpus
 
 __all__ = ["levers"]
 
@@ -29,44 +29,82 @@ def levers(
     gaining: dict[tuple[str, ...], Lever] = {}
     refused: dict[tuple[str, ...], RefusedLever] = {}
     for change in lever_changes(question, worked):
-        asked = change.applied(question)
-        if asked == question:
-            continue
-        try:
-            done = work(asked)
-            if done.refusal is not None and worked.refusal is None:
-                reason = RefusedLever(name=change.name, flags=change.flags, reason=done.refusal.why)
-                refused.setdefault(change.flags, reason)
-                continue
-            found = figured(asked, done, "middle")
-        except KvcalcError as error:
-            reason = RefusedLever(name=change.name, flags=change.flags, reason=error.message)
-            refused.setdefault(change.flags, reason)
-            continue
-        before, after = (sizes_of(one.deployment).holders for one in (question, asked))
-        once, now = expected.max_concurrency * before, found.max_concurrency * after
-        if now <= once * (1 + _NOTHING):
-            continue
-        lever = Lever(
-            name=change.name,
-            flags=change.flags,
-            figures=found,
-            tokens_gained=found.kv_cache_tokens * after - expected.kv_cache_tokens * before,
-            concurrency_gain=now / once if once else None,
-            caution=_caution(change, done),
-        )
-        gaining.setdefault(change.flags, lever)
+        made = _tried(question, expected, change)
+        if isinstance(made, Lever):
+            gaining.setdefault(_key(change), made)
+        elif made is not None:
+            refused.setdefault(_key(change), made)
+    if not expected.fits and not any(lever.figures.fits for lever in gaining.values()):
+        last = _more_gpus(question, expected)
+        if isinstance(last, Lever):
+            gaining.setdefault(last.flags, last)
+        elif last is not None:
+            refused[last.flags] = last
     return tuple(sorted(gaining.values(), key=_order)), tuple(refused.values())
+
+
+def _key(change: Change) -> tuple[str, ...]:
+    return change.flags or (change.name,)
+
+
+def _tried(question: Question, expected: Figures, change: Change) -> Lever | RefusedLever | None:
+    """Return what a change gains, or why it cannot be made; None where it gains nothing."""
+    asked = change.applied(question)
+    if asked == question:
+        return None
+    try:
+        done = work(asked)
+        refusal = done.refusal()
+        if refusal is not None:
+            return RefusedLever(name=change.name, flags=change.flags, reason=refusal.why)
+        found = figured(asked, done, "middle")
+    except KvcalcError as error:
+        return RefusedLever(name=change.name, flags=change.flags, reason=error.message)
+    once, now = (
+        one.max_concurrency * of.holders for one, of in ((expected, question), (found, asked))
+    )
+    helps = found.fits and not expected.fits
+    if now <= once * (1 + _NOTHING) and not helps:
+        return None
+    tokens = found.kv_cache_tokens * asked.holders
+    return Lever(
+        name=change.name,
+        flags=change.flags,
+        figures=found,
+        kv_cache_tokens=tokens,
+        max_concurrency=now,
+        tokens_gained=tokens - expected.kv_cache_tokens * question.holders,
+        concurrency_gain=now / once if once else None,
+        caution=_caution(change, done),
+    )
+
+
+def _more_gpus(question: Question, expected: Figures) -> Lever | RefusedLever | None:
+    """Return the fewest GPUs that meet a goal which no single setting does, or why none do."""
+    if question.deployment.engine == "llama.cpp" or not question.deployment.gpu:
+        return None
+    found = num_gpus(question)
+    if found.change is None:
+        return RefusedLever(name="more GPUs", flags=(), reason=found.solution.reason)
+    sizes = found.change.settings
+    tp, pp = sizes["tensor_parallel_size"], sizes["pipeline_parallel_size"]
+    return _tried(
+        question,
+        expected,
+        found.change._replace(
+            name=f"{tp * pp} GPUs of a replica",
+            caution=f"no single setting is enough; tensor parallel {tp}, stages {pp}",
+        ),
+    )
 
 
 def _caution(change: Change, done: Worked) -> str:
     """Return what a change costs, and whether a start with it may run out of memory."""
-    if all(one.leaves_room(sure=True) for one in done.memory):
+    if done.runs("low"):
         return change.caution
     return "; ".join(filter(None, (change.caution, "a start may run out of memory")))
 
 
-def _order(lever: Lever) -> tuple[float, int]:
-    # Where nothing fitted before, there is no ratio: what fits now decides.
-    gain = lever.concurrency_gain
-    return -(lever.figures.max_concurrency if gain is None else gain), -lever.tokens_gained
+def _order(lever: Lever) -> tuple[bool, float, int]:
+    # What meets the goal comes first; where nothing fitted before there is no ratio.
+    return not lever.figures.fits, -lever.max_concurrency, -lever.tokens_gained

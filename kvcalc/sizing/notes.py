@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcalc.core.deployment import GpuSpec
+from kvcalc.core.units import format_count
 from kvcalc.sizing.question import Question
 from kvcalc.sizing.shares import SHARES
 
-__all__ = ["without_effect"]
+__all__ = ["beyond_maximum", "without_effect"]
+
+
+def beyond_maximum(question: Question, longest: int) -> Iterator[str]:
+    """Yield a line for every length asked about that is longer than the maximum."""
+    for tokens in question.lengths:
+        if tokens > longest:
+            yield (
+                f"no request of {format_count(tokens)} tokens is served with a maximum of"
+                f" {format_count(longest)}: it is told how many would have room"
+            )
 
 
 def without_effect(question: Question) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PLACES", "SHARES"]
+__all__ = ["LONGER", "PLACES", "SHARES"]
 
 SHARES = {
     "vllm": "gpu_memory_utilization",
@@ -25,3 +25,11 @@ PLACES = {
     "exllamav3": "max_batch_size",
 }
 """Engine -> what it calls the sequences that it runs at once, where that is not max_num_seqs."""
+
+LONGER = {
+    "vllm": "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+    "vllm-ascend": "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+    "vllm-tpu": "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+    "sglang": "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
+}
+"""Engine that refuses a maximum beyond the model's own -> the variable that lets it pass."""

@@ -9,9 +9,8 @@ import msgspec
 
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
-from kvcalc.core.memory import MemoryBudget
+from kvcalc.core.memory import End, MemoryBudget, Term, summed
 from kvcalc.core.units import format_bytes
-from kvcalc.core.visible import left_free, visible
 from kvcalc.sizing.shares import SHARES
 
 if TYPE_CHECKING:
@@ -19,14 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Refusal",
-    "beyond_card",
-    "beyond_free",
-    "beyond_room",
     "check_shares",
-    "free_for_one",
     "largest_share",
     "notes_on_sharing",
     "one_of_several",
+    "refused",
     "with_free",
 ]
 
@@ -64,7 +60,7 @@ def one_of_several(question: Question) -> tuple[Question, tuple[str, ...]]:
     check_shares(deployment, count)
     share = deployment.gpu_memory_utilization
     if share is None:
-        share = int(_default_share(deployment) * _STEPS / count) / _STEPS
+        share = max(1, int(_default_share(deployment) * _STEPS / count)) / _STEPS
     settings = msgspec.structs.replace(deployment, gpu_memory_utilization=share)
     each = f"each of {count} servers has gpu_memory_utilization {share:g}"
     order = (
@@ -90,6 +86,10 @@ def check_shares(deployment: Deployment, count: int) -> None:
     Raises:
         InvalidValueError: they have.
     """
+    if count > _STEPS:
+        raise InvalidValueError(
+            f"{count} servers on one card", hint=f"shares are told in thousandths: {_STEPS} at most"
+        )
     share = deployment.gpu_memory_utilization
     if share is not None and round(share * _STEPS) * count > _STEPS:
         raise InvalidValueError(
@@ -121,111 +121,118 @@ def with_free(deployment: Deployment, free_bytes: int | None) -> Deployment:
     return msgspec.structs.replace(deployment, engine_args=args)
 
 
-def free_for_one(deployment: Deployment, free_bytes: int | None, count: int) -> int | None:
-    """Return what is free for the last of several servers, when the others have their shares."""
-    share, gpu = deployment.gpu_memory_utilization, deployment.gpu
-    if free_bytes is None or count == 1 or share is None or not isinstance(gpu, GpuSpec):
-        return free_bytes
-    return max(0, free_bytes - (count - 1) * int(visible(gpu).high_bytes * share))
+def largest_share(memory: MemoryBudget) -> float:
+    """Return the largest share of a card that surely starts; 0 where none does.
 
-
-def largest_share(memory: MemoryBudget, free_bytes: int) -> float:
-    """Return the largest share of a card that starts while only so much of it is free.
-
-    In thousandths, rounded down; vLLM compares ceil(total x share) with what is free. Of what the
-    runtime sees at most, so that it surely starts.
+    In thousandths, rounded down; vLLM compares ceil(total x share) with what is free when its
+    process has its context. Everything takes its most.
     """
-    total = memory.total_bytes if memory.seen_bytes is None else memory.seen_bytes[1]
-    return min(_STEPS, free_bytes * _STEPS // total) / _STEPS
+    room, seen = memory.room_bytes, memory.seen_bytes
+    if room is None or seen is None:
+        return 1.0
+    before, beside = summed(memory.before, "low"), summed(memory.outside, "low")
+    if memory.given_bytes is None:
+        left = [there // memory.servers - before - beside for there in room]
+    else:
+        each = summed(memory.terms, "low") + memory.given_bytes + before + beside
+        left = [there - each * (memory.servers - 1) - before for there in room]
+    steps = (most * _STEPS // total for most, total in zip(left, seen, strict=True) if total)
+    return max(0, min(_STEPS, *steps)) / _STEPS
 
 
-def beyond_free(memory: MemoryBudget) -> Refusal | None:
-    """Return why a server cannot take what it wants while others hold the rest; None: it can."""
-    free, (least, most) = memory.free_bytes, memory.taken_bytes
-    if free is None or least <= free:
-        return None
-    others = memory.total_bytes - free
-    why = (
-        f"others hold {format_bytes(others)} of the card: {format_bytes(least)} are wanted,"
-        f" {format_bytes(free)} are free"
-    )
-    if memory.cache_part != (1, 1):  # a part of what it takes to be free, which is not
-        return Refusal(f"{why}, and it runs out of memory as it starts", most - free)
-    return Refusal(
-        f"{why}, and it does not start; the largest share that does is"
-        f" {largest_share(memory, free):g}",
-        most - free,
-    )
-
-
-def beyond_room(memory: MemoryBudget) -> Refusal | None:
-    """Return why what lies beside a share has no room, even at its least; None: it may have."""
-    if memory.leaves_room(sure=False):
-        return None
-    least = sum(term.low_bytes for term in memory.outside)
-    room = max(memory.room_bytes or (0, 0))
-    return Refusal(
-        f"the share leaves {format_bytes(max(0, room))} of the card, and at least"
-        f" {format_bytes(least)} are taken beside it ({_named(memory)})",
-        least - room,
-    )
-
-
-def _named(memory: MemoryBudget) -> str:
-    return ", ".join(dict.fromkeys(term.name for term in memory.outside))
-
-
-def beyond_card(
-    gpu: GpuSpec,
-    free_bytes: int | None,
-    cache_bytes: int,
-    memory: Sequence[MemoryBudget],
-    count: int = 1,
-) -> Refusal | None:
-    """Return why a cache of given bytes cannot be on a card; None where it can.
+def refused(memory: MemoryBudget, gpu: GpuSpec, end: End) -> Refusal | None:
+    """Return why a card has no room at an end for all that is taken of it; None where it has.
 
     Args:
+        memory: of the card.
         gpu: the card.
-        free_bytes: what others leave of it; None where the servers are alone.
-        cache_bytes: of the cache.
-        memory: what the engine takes beside it on each kind of GPU; empty where nothing tells.
-        count: servers of the kind on each card.
+        end: `low` where everything takes its most, `high` where it takes its least.
     """
-    seen = left_free(gpu, free_bytes).high_bytes
-    least = max(
-        (sum(term.low_bytes for term in (*one.terms, *one.outside)) for one in memory), default=0
-    )
-    wanted = (cache_bytes + least) * count
-    if wanted <= seen:
+    lack = memory.shortfall(end)
+    if lack <= 0:
         return None
-    what = f"a cache of {format_bytes(cache_bytes)}"
-    if cache_bytes * count <= seen:
-        what += f" and at least {format_bytes(least)} of weights and buffers beside it"
+    bound = "up to" if end == "low" else "at least"
+    if memory.given_bytes is not None and not _share_lacks(memory, end):
+        return Refusal(_given(memory, gpu, bound, end), lack)
+    if memory.free_bytes is not None and _alone(memory).shortfall(end) <= 0:
+        return Refusal(_held_by_others(memory, lack, end), lack)
+    servers = f" by each of {memory.servers} servers" if memory.servers > 1 else ""
+    beside = (*memory.before, *memory.outside)
+    taken = format_bytes(summed(beside, end))
+    room = max(0, _share_leaves(memory, end))
+    return Refusal(
+        f"the share leaves {format_bytes(room)} of the card, and {bound} {taken} are taken beside"
+        f" it{servers} ({_named(beside)})",
+        lack,
+    )
+
+
+def _share_lacks(memory: MemoryBudget, end: End) -> bool:
+    """Whether the share itself is not free, whatever the cache takes."""
+    return memory.checks_share and msgspec.structs.replace(memory, terms=(), outside=(),
+        given_bytes=0).shortfall(end) > 0  # fmt: skip
+
+
+def _alone(memory: MemoryBudget) -> MemoryBudget:
+    """Return the memory of a card of which others hold nothing."""
+    return msgspec.structs.replace(memory, free_bytes=None)
+
+
+def _share_leaves(memory: MemoryBudget, end: End) -> int:
+    """Return what of the card the shares and caches leave, before what is taken beside them."""
+    bare = msgspec.structs.replace(memory, before=(), outside=())
+    return -bare.shortfall(end)
+
+
+def _named(terms: Sequence[Term]) -> str:
+    return ", ".join(dict.fromkeys(term.name for term in terms))
+
+
+def _given(memory: MemoryBudget, gpu: GpuSpec, bound: str, end: End) -> str:
+    size, count = memory.given_bytes or 0, memory.servers
+    there = max(memory.room_bytes or (0, 0)) if end == "high" else min(memory.room_bytes or (0, 0))
+    beside = summed((*memory.terms, *memory.before, *memory.outside), end)
+    alone = size * count > there
+    what = f"a cache of {format_bytes(size)}"
+    if not alone:
+        what += f" and {bound} {format_bytes(beside)} of weights and buffers beside it"
     if count > 1:
         what += f", {count} times,"
-    verb = "is" if cache_bytes * count > seen and count == 1 else "are"
-    return Refusal(f"{what} {verb} more than the {format_bytes(seen)} of {gpu.name}", wanted - seen)
+    verb = "is" if alone and count == 1 else "are"
+    return f"{what} {verb} more than the {format_bytes(there)} of {gpu.name}"
+
+
+def _held_by_others(memory: MemoryBudget, lack: int, end: End) -> str:
+    free = memory.free_bytes or 0
+    others = format_bytes(max(0, memory.total_bytes - free))
+    bound = "up to" if end == "low" else "at least"
+    why = (
+        f"others hold {others} of the card: {bound} {format_bytes(free + lack)} are wanted,"
+        f" {format_bytes(free)} are free"
+    )
+    if not memory.checks_share:  # a part of what it takes to be free, which is not
+        return f"{why}, and it runs out of memory as it starts"
+    largest = largest_share(memory)
+    told = f"the largest share that surely does is {largest:g}" if largest else "no share does"
+    return f"{why}, and it does not start; {told}"
 
 
 def notes_on_sharing(question: Question, worked: Worked) -> tuple[str, ...]:
-    """Return what to know of memory that others hold, and of what lies beside the share."""
+    """Return what to know of memory that others hold, and of a start that may fail."""
     lines = []
     free, gpu = question.free_bytes, question.deployment.gpu
     if free is not None and isinstance(gpu, GpuSpec):
         line = f"others hold {format_bytes(gpu.memory_bytes - free)} of the card"
-        memory = next((one for one in worked.memory if one.free_bytes is not None), None)
+        memory = next((one for one in worked.cards if one.checks_share), None)
         if memory is None:
             line += ": what is free decides"
-        elif SHARES.get(question.deployment.engine) == _OF_THE_CARD:
-            line += f"; shares up to {largest_share(memory, memory.free_bytes or 0):g} start"
+        elif largest := largest_share(memory):
+            line += f"; shares up to {largest:g} surely start"
+        else:
+            line += "; no share surely starts"
         lines.append(line)
-    tight = next((one for one in worked.memory if not one.leaves_room(sure=True)), None)
-    if tight is not None and worked.refusal is None:
-        most = sum(term.high_bytes for term in tight.outside)
-        room = min(tight.room_bytes or (0, 0))
-        lines.append(
-            f"{format_bytes(max(0, room))} stay free beside the cache, and up to"
-            f" {format_bytes(most)} are taken there ({_named(tight)}): a start may run out of"
-            " memory"
-        )
+    if isinstance(gpu, GpuSpec) and worked.runs("high") and not worked.runs("low"):
+        tight = next(filter(None, (refused(one, gpu, "low") for one in worked.cards)), None)
+        if tight is not None:
+            lines.append(f"{tight.why}: a start may run out of memory")
     return tuple(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvcalc.core.answers import Figures
-from kvcalc.core.units import format_bytes, format_count, format_number_of
+from kvcalc.core.units import format_bytes, format_concurrency, format_count, format_number_of
 from kvcalc.sizing.question import Question, Worked
 from kvcalc.sizing.shares import PLACES
 from kvcalc.sizing.sizes import sizes_of
@@ -22,12 +22,23 @@ def verdict(
         found: figures with the least, the expected and the most that is left for the cache.
         missing: bytes that a GPU lacks with the least.
     """
+    told = _verdict(question, worked, found, missing)
+    doubt = worked.plan.doubt
+    if not doubt or not found[-1].fits:
+        return told
+    return f"{told} But {doubt}."
+
+
+def _verdict(
+    question: Question, worked: Worked, found: tuple[Figures, Figures, Figures], missing: int
+) -> str:
     low, _, high = found
     if low.fits:
         return _yes(question, worked, low, high)
     wanted = _wanted(question, worked)
-    if worked.refusal is not None:
-        return f"No: {worked.refusal.why}."
+    refusal = worked.refusal()
+    if refusal is not None:
+        return f"No: {refusal.why}."
     if worked.crowded is not None:
         return f"No: {wanted} at once are asked for, and {worked.crowded}."
     if high.fits:
@@ -40,10 +51,9 @@ def verdict(
 
 
 def _yes(question: Question, worked: Worked, low: Figures, high: Figures) -> str:
-    longest = f"sequences of {format_count(worked.plan.max_model_len)} tokens"
-    replicas = sizes_of(question.deployment).holders
-    every = f" on each of {replicas} replicas" if replicas > 1 else ""
-    room = _range(low.max_concurrency, high.max_concurrency)
+    longest = f"sequences of {format_number_of(worked.plan.max_model_len, 'token')}"
+    every = _every(question)
+    room = _room(low, high)
     places = worked.plan.max_running
     if places is None or low.max_concurrency <= places:
         return f"Yes: {room} {longest} at once{every}."
@@ -54,13 +64,36 @@ def _yes(question: Question, worked: Worked, low: Figures, high: Figures) -> str
     )
 
 
+def _every(question: Question) -> str:
+    replicas = sizes_of(question.deployment).holders
+    each = [f"each of {format_count(replicas)} replicas"] if replicas > 1 else []
+    each += (
+        [f"each of {format_count(question.instances)} servers"] if question.instances > 1 else []
+    )
+    return f" on {' of '.join(reversed(each))}" if each else ""
+
+
+def _room(low: Figures, high: Figures) -> str:
+    """Return how many have room; no more whole ones than really fit.
+
+    vLLM counts its null block in the ratio that it logs.
+    """
+
+    def text(found: Figures) -> str:
+        told = format_concurrency(found.max_concurrency)
+        whole = int(told.partition(".")[0].replace(",", ""))
+        return told if whole <= found.max_sequences else format_count(found.max_sequences)
+
+    return text(low) if text(low) == text(high) else f"{text(low)} to {text(high)}"
+
+
 def _wanted(question: Question, worked: Worked) -> str:
     wanted = format_number_of(question.sequences, "sequence")
-    what = f"{wanted} of {format_count(worked.plan.max_model_len)} tokens"
-    replicas = sizes_of(question.deployment).holders
-    if replicas == 1 or question.sequences == 1:
+    what = f"{wanted} of {format_number_of(worked.plan.max_model_len, 'token')}"
+    every = _every(question)
+    if not every or question.sequences == 1:
         return what
-    return f"{what} ({format_count(worked.each)} on each of {replicas} replicas)"
+    return f"{what} ({format_count(worked.each)}{every})"
 
 
 def _no(worked: Worked, wanted: str, found: tuple[Figures, Figures, Figures], missing: int) -> str:

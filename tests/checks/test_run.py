@@ -105,14 +105,14 @@ def test_cures_pass(
 
 def test_cures_in_the_engine_s_words() -> None:
     """A command's cure is a flag of the engine that it starts."""
-    wrong: dict[str, Any] = {"max_model_len": 262144, "gpu": gpus(1, "nvidia-l40s")}
+    wrong: dict[str, Any] = {"max_model_len": 131072, "gpu": gpus(1, "NVIDIA-GeForce-RTX-4090")}
     vllm = by_code(report_on(server(**wrong)), "fits")
     sglang = by_code(report_on(server(engine="sglang", **wrong)), "fits")
 
     assert "--max-model-len" in vllm.hint
     assert "--kv-cache-dtype fp8" in vllm.hint or "--tensor-parallel-size 2" in vllm.hint
     assert "--context-length" in sglang.hint
-    assert "--tp-size 2" in sglang.hint
+    assert "--tp-size 4" in sglang.hint
 
 
 def test_unknown_model_does_not_stop_the_rest() -> None:

@@ -11,6 +11,7 @@ import pytest
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError, UnsupportedError
 from kvcalc.core.memory import MemoryBudget, Term
+from kvcalc.core.visible import DRIVER_CONTEXT, driver_context, visible
 from kvcalc.engines import ENGINES, budgets, plan
 from kvcalc.models import load_model
 from kvcalc.models.presets import all_gpus, load_gpu
@@ -96,9 +97,11 @@ def test_vllm_graphs_by_release() -> None:
     (before,) = _budgets("vllm", engine_version="0.19.1")
     (since,) = _budgets("vllm", engine_version="0.20.2")
     (eager,) = _budgets("vllm", engine_version="0.20.2", enforce_eager=True)
-    assert [t.name for t in before.outside] == ["context", "graphs"]
+    assert [t.name for t in before.outside] == ["graphs"]
     assert "graphs" in [t.name for t in since.terms]
-    assert [t.name for t in since.outside] == ["context"]
+    assert not since.outside
+    for budget in (before, since, eager):  # there before the share is checked
+        assert [t.name for t in budget.before] == ["context"]
     assert "graphs" not in [t.name for t in (*eager.terms, *eager.outside)]
 
 
@@ -124,7 +127,27 @@ def test_vllm_given_memory() -> None:
     """kv_cache_memory_bytes is what the cache gets, whatever else is taken."""
     (budget,) = _budgets("vllm", kv_cache_memory_bytes=10 * _GIB)
     assert budget.cache_bytes == (10 * _GIB, 10 * _GIB)
-    assert not budget.terms and _weights() in budget.outside
+    assert _weights() in budget.terms
+    plain = _budgets("vllm")[0]
+    assert budget.share_bytes == plain.share_bytes  # it must be free all the same: request_memory
+    assert budget.checks_share and plain.checks_share
+
+
+def test_small_cards_have_small_contexts() -> None:
+    """No default of 0.92 leaves less of a card than the driver's context takes of it at most."""
+    for name in ("t4", "rtx-4090", "l40s", "a100-40gb", "h100-80gb", "h200", "b200"):
+        gpu = load_gpu(name)
+        low, high = driver_context(gpu)
+        assert 0 < low < high <= DRIVER_CONTEXT[1]
+        assert high * 2**30 < visible(gpu).low_bytes * 0.08
+
+
+def test_tensorrt_counts_its_graphs() -> None:
+    """They are captured before the estimation run, in whose peak they are: nothing comes later."""
+    (budget,) = _budgets("tensorrt-llm")
+    assert "graphs" in [t.name for t in budget.terms]
+    assert not budget.outside and not budget.before
+    assert budget.shortfall("low") <= 0
 
 
 def test_vllm_adapters() -> None:
@@ -191,7 +214,7 @@ def test_lmdeploy_logits() -> None:
     """The PyTorch engine keeps (max_prefill_token_num + 2 max_batch_size) rows of 16-bit logits."""
     (budget,) = _budgets("lmdeploy")
     assert budget.cache_part == (4, 5)
-    activation = _term(budget, "activation")
+    (activation,) = [term for term in budget.terms if term.name == "activation"]
     assert activation.exact and activation.low_bytes % (128_256 * 2) == 0
     (turbomind,) = _budgets("lmdeploy", engine_args={"backend": "turbomind"})
     assert "activation" not in [t.name for t in turbomind.terms]

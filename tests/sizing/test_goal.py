@@ -125,8 +125,8 @@ def test_what_runs_is_told_beside_the_room() -> None:
     found = answer(_question(kv_cache_memory_bytes=16 * _GIB, max_num_seqs=4))
     assert found.verdict == (
         "Yes: 4 sequences of 8,192 tokens run at once (max_num_seqs), and the cache has room for"
-        " 16.00."
-    )
+        " 15."
+    )  # vLLM logs 16.00, its null block counted
     assert found.max_concurrency > 4  # as vLLM logs it, which counts the cache alone
 
 

@@ -50,14 +50,11 @@ def _with(question: Question, share: float) -> Question:
 
 
 def _surely(question: Question, share: float) -> bool:
-    """Whether a plain run with a share meets the goal, and no note warns of what lies beside it."""
-    if not 0 < share <= 1:
-        return False
+    """Whether a plain run with a share surely meets the goal."""
     try:
-        found = answer(_with(question, share))
+        return 0 < share <= 1 and answer(_with(question, share)).fits
     except KvcalcError:
         return False
-    return found.fits and not any("a start may run out of" in line for line in found.notes)
 
 
 def _perhaps(question: Question, share: float) -> bool:

@@ -11,14 +11,14 @@ import pytest
 from kvcalc.core.answers import Figures
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
-from kvcalc.core.memory import MemoryBudget
+from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
 from kvcalc.sizing.figures import figures
 from kvcalc.sizing.lever_changes import lever_changes
 from kvcalc.sizing.question import work
-from kvcalc.sizing.sharing import beyond_free, largest_share, one_of_several
+from kvcalc.sizing.sharing import largest_share, one_of_several, refused
 from kvcalc.sizing.solve import solved
 
 _GIB = 2**30
@@ -29,9 +29,15 @@ def _question(engine: str = "vllm", share: float | None = None, count: int = 2) 
     return Question(load_model("llama-3.1-8b"), deployment, instances=count)
 
 
-def _memory(total: int, share: int) -> MemoryBudget:
+def _memory(total: int, share: int, **more: Any) -> MemoryBudget:
     return MemoryBudget(
-        total_bytes=total, share_bytes=(share, share), share_source="a rule", terms=()
+        total_bytes=total,
+        share_bytes=(share, share),
+        share_source="a rule",
+        terms=(),
+        seen_bytes=(total, total),
+        checks_share=True,
+        **more,
     )
 
 
@@ -69,21 +75,28 @@ def test_the_release_says_what_its_share_is() -> None:
 
 
 @pytest.mark.parametrize("free", [80 * _GIB, 72 * _GIB, 72 * _GIB - 1, 10 * _GIB, 1])
-def test_the_largest_share_that_starts(free: int) -> None:
-    """The share that is told is free; a thousandth more is not."""
-    memory = _memory(80 * _GIB, 72 * _GIB)
-    share = round(largest_share(memory, free) * 1000)
-    assert 80 * _GIB * share <= free * 1000 < 80 * _GIB * (share + 1)
+@pytest.mark.parametrize("servers", [1, 2, 7])
+@pytest.mark.parametrize("before", [0, _GIB])
+def test_the_largest_share_that_starts(free: int, servers: int, before: int) -> None:
+    """The share that is told surely starts in what is free; a thousandth more does not."""
+    context = (Term(name="context", low_bytes=0, high_bytes=before, source="a rule"),)
+    asked = {"free_bytes": free, "servers": servers, "before": context}
+    step = round(largest_share(_memory(80 * _GIB, 72 * _GIB, **asked)) * 1000)
+    for each, fits in ((step, True), (step + 1, False)):
+        share = -(-80 * _GIB * each // 1000)
+        if each and share <= 80 * _GIB:
+            assert (_memory(80 * _GIB, share, **asked).shortfall("low") <= 0) == fits
 
 
 def test_what_others_hold() -> None:
+    gpu = load_gpu("h100-80gb")
     memory = _memory(80 * _GIB, 72 * _GIB)
-    assert beyond_free(memory) is None
-    assert beyond_free(msgspec.structs.replace(memory, free_bytes=72 * _GIB)) is None
-    refused = beyond_free(msgspec.structs.replace(memory, free_bytes=72 * _GIB - 1))
-    assert refused is not None
-    assert refused.missing_bytes == 1
-    assert refused.why.endswith("the largest share that does is 0.899")
+    assert refused(memory, gpu, "low") is None
+    assert refused(msgspec.structs.replace(memory, free_bytes=72 * _GIB), gpu, "low") is None
+    short = refused(msgspec.structs.replace(memory, free_bytes=72 * _GIB - 1), gpu, "high")
+    assert short is not None
+    assert short.missing_bytes == 1
+    assert short.why.endswith("the largest share that surely does is 0.899")
 
 
 def _on_card(engine: str, share: float | None = None, **more: Any) -> Question:
@@ -113,7 +126,7 @@ def test_a_part_of_what_is_free(engine: str) -> None:
     caches = [work(_on_card(engine, args=args, free_bytes=free * _GIB)).low for free in (50, 51)]
     (less,), (more,) = caches  # type: ignore[misc]  # budgets of one rank each
     assert abs(more - less - part * _GIB) <= 1
-    assert answer(_on_card(engine, args=args, free_bytes=50 * _GIB)).low.starts
+    assert answer(_on_card(engine, args=args, free_bytes=50 * _GIB)).high.starts
 
 
 def test_a_part_of_a_card_that_is_not_free() -> None:
@@ -134,7 +147,7 @@ def test_a_share_of_the_card_must_be_free() -> None:
     assert not tight.may_fit
     assert tight.verdict.startswith("No: others hold 40.65 GiB of the card: ")
     assert tight.missing_bytes > 0
-    assert "shares up to 0.492 start" in tight.notes[0]
+    assert "shares up to 0.478 surely start" in tight.notes[0]
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "lmdeploy", "llama.cpp"])
@@ -158,7 +171,7 @@ def test_what_is_free_reaches_levers_and_solutions(engine: str) -> None:
 
 def _middle(question: Question) -> Figures:
     done = work(question)
-    return figures(done, done.middle)
+    return figures(done, "middle")
 
 
 def test_llama_cpp_fits_into_what_is_free() -> None:
@@ -174,10 +187,10 @@ def test_more_free_than_there_is() -> None:
 
 
 def test_several_servers_divide_what_is_free() -> None:
-    """The last of two finds its own share free only where both have room."""
-    for free, starts in ((72, False), (74, True)):
+    """Two shares of 36.46 GiB and the contexts of both, of 0.25 to 1.05 GiB each."""
+    for free, surely, perhaps in ((73, False, False), (74, False, True), (76, True, True)):
         found = answer(_on_card("vllm", 0.46, instances=2, free_bytes=free * _GIB))
-        assert found.low.starts == starts
+        assert (found.low.starts, found.high.starts) == (surely, perhaps)
 
 
 def test_a_cache_beyond_the_card() -> None:

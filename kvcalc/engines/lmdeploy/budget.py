@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from kvcalc.core.deployment import Deployment
+from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
@@ -22,7 +22,9 @@ __all__ = ["budgets"]
 _ITEMSIZE = 2
 _CONTEXT = (0.3, 1.2)
 _COMMUNICATION = (0.1, 1.5)
-_GRAPHS = (0.0, 2.0)
+_GRAPHS = (0.3, Fraction("0.013"))
+"""CUDA graphs at most: GiB, and a part of the card, as starts of vLLM estimate theirs, which are
+more (tests/engines/vllm/starts.tsv); LMDeploy's share a pool (backends/cuda/graph_runner.py)."""
 
 
 def budgets(
@@ -49,6 +51,7 @@ def budgets(
     gpu = named_card(deployment)
     settings = resolve(model, deployment, [])
     part = Fraction(str(settings.entry_count))
+    beside = _beside(model, settings, gpu)
     found = []
     for rank, weight in zip(plan.ranks, weights, strict=True):
         terms = [weight, *_states(rank)]
@@ -62,9 +65,7 @@ def budgets(
                 gpu,
                 f"; the cache gets cache_max_entry_count {settings.entry_count} of what is left",
                 tuple(terms),
-                outside=(
-                    gib_term("graphs", *_GRAPHS, "graphs and workspaces, in what the part leaves"),
-                ),
+                outside=beside,
                 free_bytes=free_bytes,
                 part=part,
             )
@@ -79,7 +80,7 @@ def _states(rank: Rank) -> list[Term]:
     if not size:
         return []
     source = "slots of recurrent states, before the blocks (ExecutorBase._get_state_cache_mem)"
-    return [Term(name="other", low_bytes=size, high_bytes=size, source=source)]
+    return [Term(name="other", low_bytes=size, high_bytes=size, source=source, label="states")]
 
 
 def _logits(model: ModelSpec, settings: Settings) -> Term:
@@ -93,4 +94,34 @@ def _logits(model: ModelSpec, settings: Settings) -> Term:
         low_bytes=vocab.low * rows * _ITEMSIZE,
         high_bytes=vocab.high * rows * _ITEMSIZE,
         source=f"{rows} rows of logits (ExecutorBase._get_runtime_size)",
+        label="logits",
     )
+
+
+def _beside(model: ModelSpec, settings: Settings, gpu: GpuSpec) -> tuple[Term, ...]:
+    """Return what comes after the blocks, in what the part leaves: a step's tensors, and graphs.
+
+    The PyTorch engine has kept room for logits already, most of which no step writes.
+    """
+    widths = widths_of(model)
+    size = settings.max_prefill_token_num * _ITEMSIZE
+    inner = widths.inner.times(size * 3, size * 4).over(settings.tp)
+    wide = widths.experts.high * (2 * widths.expert_inner.high + widths.hidden.high)
+    step = widths.hidden.times(size * 2, size * 8) + inner
+    kept = _logits(model, settings).low_bytes if settings.backend == "pytorch" else 0
+    tensors = Term(
+        name="activation",
+        low_bytes=0,
+        high_bytes=max(0, step.high + wide * size - kept),
+        source=f"a step of {settings.max_prefill_token_num} tokens, bounded by the widths",
+    )
+    if settings.backend != "pytorch":
+        return (tensors,)
+    fixed, of_card = _GRAPHS
+    graphs = Term(
+        name="graphs",
+        low_bytes=0,
+        high_bytes=int(fixed * 2**30 + of_card * gpu.memory_bytes),
+        source="CUDA graphs of decoding, captured when the cache is there: not measured",
+    )
+    return tensors, graphs

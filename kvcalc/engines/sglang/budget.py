@@ -77,7 +77,12 @@ def budgets(
         " ranks have taken by then (kv_cache_configurator.py, _profile_available_bytes)"
     )
     inside = [
-        gib_term("context", *LEFT_BY_LOADING, "what loading leaves behind: starts in public logs")
+        gib_term(
+            "context",
+            *LEFT_BY_LOADING,
+            "what loading leaves behind: starts in public logs",
+            "left by loading",
+        )
     ]
     if is_multimodal(model):
         inside.append(
@@ -86,6 +91,7 @@ def budgets(
                 low_bytes=_TOWER_RESERVE,
                 high_bytes=_TOWER_RESERVE,
                 source="kept for embeddings of images (mm_runtime_reservation_gb)",
+                label="images",
             )
         )
     outside = (

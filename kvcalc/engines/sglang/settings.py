@@ -41,6 +41,7 @@ from kvcalc.engines.sglang.version import Release, release
 __all__ = ["Settings", "resolve"]
 
 _DEFAULT_CONTEXT = 8192
+_LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _WINDOW_RATIO = 0.8
 _COMPRESSED_RATIO = 0.1
 _COMPRESSED_REQUESTS = 256
@@ -211,8 +212,11 @@ def resolve(
     if context is None:
         context = _DEFAULT_CONTEXT
         notes.append(f"the model names no maximum: {format_count(context)} tokens are taken")
+    allowed = deployment.engine_args.get(_LONGER)
     notes.extend(
-        f"{line}: SGLang refuses that unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 is set"
+        f"{line}: {_LONGER}={allowed} is set"
+        if allowed
+        else f"{line}: SGLang refuses that unless {_LONGER}=1 is set"
         for line in beyond(model, context)
     )
     requests = arguments.integer(

@@ -75,7 +75,7 @@ def budgets(
     if tp * settings.pp > 1:
         terms.append(gib_term("communication", *_COMMUNICATION, "NCCL: not measured"))
     if widths.multimodal:
-        terms.append(gib_term("other", *_TOWER, "the encoder's own peak: not measured"))
+        terms.append(gib_term("other", *_TOWER, "the encoder's own peak: not measured", "encoder"))
     return tuple(
         whole_card(
             gpu,
@@ -95,7 +95,7 @@ def _states(rank: Rank) -> tuple[Term, ...]:
     if not size:
         return ()
     source = "slots of states, one for each of max_batch_size (MambaHybridCacheManager)"
-    return (Term(name="other", low_bytes=size, high_bytes=size, source=source),)
+    return (Term(name="other", low_bytes=size, high_bytes=size, source=source, label="states"),)
 
 
 def _peak(widths: Widths, tp: int, batch: int, itemsize: int) -> Span:

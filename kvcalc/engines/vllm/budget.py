@@ -144,7 +144,7 @@ def _terms(
         yield _encoder(span, limits or {}, v0=v0)
     slots = adapters(model, widths, deployment, settings)
     if slots is not None:
-        yield _term("other", slots.span, slots.source)
+        yield _term("other", slots.span, slots.source, "adapters")
     talk = communication(settings)
     if talk.high:
         yield _term("communication", talk, f"NCCL and all-reduce buffers: {_MEASURED}")
@@ -152,6 +152,7 @@ def _terms(
         "context",
         context(settings, gpu.memory_bytes, shared=gpu.memory_kind == "unified"),
         f"kernels, cuBLAS: {_MEASURED}",
+        "kernels",
     )
 
 
@@ -176,6 +177,7 @@ def _encoder(span: Span, limits: dict[str, int], *, v0: bool) -> Term:
         Span(0, span.high) if some else span,
         "the encoder's profile and cache (compute_mm_encoder_budget); its own widths are not known"
         + some,
+        "encoder",
     )
 
 
@@ -196,8 +198,9 @@ def _context_before(gpu: GpuSpec) -> Term:
         "context",
         *driver_context(gpu),
         "the driver's context, which is there before the share is checked",
+        "driver's context",
     )
 
 
-def _term(name: TermName, span: Span, source: str) -> Term:
-    return Term(name=name, low_bytes=span.low, high_bytes=span.high, source=source)
+def _term(name: TermName, span: Span, source: str, label: str = "") -> Term:
+    return Term(name=name, low_bytes=span.low, high_bytes=span.high, source=source, label=label)

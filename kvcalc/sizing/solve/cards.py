@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.memory import End
 from kvcalc.core.search import last_that
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.question import End, Question
-from kvcalc.sizing.solve.searches import Solved, solved, tried
+from kvcalc.sizing.question import Question
+from kvcalc.sizing.solve.searches import Solved, solved, tried, why_not, worked
 
 __all__ = ["layers_change", "layers_on_card", "num_gpus", "tensor_ranks"]
 
@@ -36,7 +37,11 @@ def num_gpus(question: Question) -> Solved:
 
     sure, possible = search("low"), search("high")
     replicas = question.deployment.data_parallel_size
-    reason = "no split over fewer GPUs holds it" if sure else f"no {_MOST_GPUS} GPUs hold it"
+    reason = "no split over fewer GPUs holds it"
+    if not sure:
+        every = (split for count in range(_MOST_GPUS, 0, -1) for split in splits(count))
+        most = possible[1] if possible else _accepted(question, every)
+        reason = (most and why_not(question, most)) or f"no {_MOST_GPUS} GPUs hold it"
     if replicas > 1:
         reason += f", of each of {replicas} replicas"
     return solved(
@@ -60,8 +65,16 @@ def tensor_ranks(question: Question) -> Solved:
         return next((tp for tp in sizes if tried(question, of(tp), end)), None)
 
     value, possible = search("low"), search("high")
-    reason = "no smaller size holds it" if value else f"no size up to {_MOST_GPUS} holds it"
+    reason = "no smaller size holds it"
+    if value is None:
+        most = of(possible) if possible else _accepted(question, map(of, range(_MOST_GPUS, 0, -1)))
+        reason = (most and why_not(question, most)) or f"no size up to {_MOST_GPUS} holds it"
     return solved(question, "tp", value, possible, reason, of)
+
+
+def _accepted(question: Question, changes: Iterable[Change]) -> Change | None:
+    """Return the first change that the engine does not refuse; None where it refuses them all."""
+    return next((change for change in changes if worked(question, change) is not None), None)
 
 
 def layers_on_card(question: Question) -> Solved:
@@ -86,7 +99,7 @@ def layers_on_card(question: Question) -> Solved:
     value, possible = search("low"), search("high")
     reason = "one layer more does not fit"
     if value is None:
-        reason = "not even with every layer on the host"
+        reason = why_not(question, of(0)) or "not even with every layer on the host"
     elif value == most:
         reason = "the whole model fits"
     return solved(question, "ngl", value, possible, reason, of)

@@ -6,16 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 from kvcalc.core.errors import KvcalcError
+from kvcalc.core.memory import End
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.units import format_count
+from kvcalc.core.units import format_count, format_number_of
 from kvcalc.core.values import MAX_DIMENSION
 from kvcalc.engines import plan
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.question import End, Question
+from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.sizes import sizes_of
-from kvcalc.sizing.solve.searches import Solved, largest, solved, tried
+from kvcalc.sizing.solve.searches import Solved, largest, solved, tried, why_not
 
-__all__ = ["longest", "longest_planned", "max_model_len", "max_num_seqs", "of_length"]
+__all__ = [
+    "longest",
+    "longest_planned",
+    "max_model_len",
+    "max_num_seqs",
+    "of_length",
+    "sequences_change",
+]
 
 _MOST_SEQUENCES = 1 << 20
 _SURE_CONTEXT = 256  # as many cells as llama.cpp has sequences at most
@@ -23,7 +31,7 @@ _SURE_CONTEXT = 256  # as many cells as llama.cpp has sequences at most
 _CONTEXTS = ("ctx_size", "kv_unified_per_slot", "num_ctx", "ollama_context_length")
 """llama.cpp's and ollama's settings that say how long a context is."""
 
-_SEQUENCES = {"llama.cpp": "parallel", "sglang": "max_running_requests"}
+_SEQUENCES = {"sglang": "max_running_requests"}
 """Engine -> its own setting for sequences at once, where that is no field of Deployment."""
 
 _UNBOUNDED = ("none", "transformers")
@@ -35,7 +43,8 @@ def max_model_len(question: Question) -> Solved:
     value, possible = longest(question, "low"), longest(question, "high")
     reason = "one token more does not fit"
     if value is None:
-        reason = "not even one token fits"
+        fewest = possible or _fewest(question)
+        reason = why_not(question, of_length(question, fewest)) or "not even one token fits"
     elif value == question.model.max_position_embeddings:
         reason = "the model was made for no more"
     return solved(
@@ -102,30 +111,71 @@ def of_length(question: Question, n: int) -> Change:
 
 
 def max_num_seqs(question: Question) -> Solved:
-    """Return the most sequences that every server can run at once, all of the maximum."""
-    _, _, replicas, groups = sizes_of(question.deployment)
+    """Return the most sequences that every server can run at once, all of the maximum asked for."""
+    groups = sizes_of(question.deployment).groups
+    servers = question.holders // groups
+    of = _sequences_change(question)
+
+    def asked(n: int) -> Question:
+        return question._replace(sequences=n * servers)
 
     def search(end: End) -> int | None:
         # A server's setting is one for all its groups of ranks, which share it evenly.
         def fits(each: int) -> bool:
-            goal = question._replace(sequences=each * groups * replicas)
-            return tried(goal, _of_sequences(question, each * groups), end)
+            n = each * groups
+            return tried(asked(n), of(n), end)
 
         found = largest(fits, _MOST_SEQUENCES // groups)
         return None if found is None else found * groups
 
     value, possible = search("low"), search("high")
-    reason = "one more would have to wait for cache" if value else "not even one fits"
-    return solved(
-        question, "max-num-seqs", value, possible, reason, lambda n: _of_sequences(question, n)
-    )
+    reason = "one more would have to wait for cache"
+    if value is None:
+        fewest = possible or groups
+        reason = why_not(asked(fewest), of(fewest)) or "not even one fits"
+    return solved(question, "max-num-seqs", value, possible, reason, of)
+
+
+def sequences_change(question: Question, n: int) -> Change:
+    """Return the engine's setting for so many sequences at once on a server, as long as before."""
+    return _sequences_change(question)(n)
+
+
+def _sequences_change(question: Question) -> Callable[[int], Change]:
+    if question.deployment.engine == "llama.cpp":
+        return _slots_change(question)
+    return lambda n: _of_sequences(question, n)
 
 
 def _of_sequences(question: Question, n: int) -> Change:
-    """Return the engine's setting for so many sequences at once on a server."""
-    engine, name = question.deployment.engine, f"{format_count(n)} sequences"
+    engine, name = question.deployment.engine, f"{format_number_of(n, 'sequence')} at once"
     if engine in _UNBOUNDED:
         return Change(name)
     if engine in _SEQUENCES:
-        return Change(name, {}, {_SEQUENCES[engine]: n})
+        own = question.deployment.max_num_seqs
+        return Change(name, {} if own is None else {"max_num_seqs": None}, {_SEQUENCES[engine]: n})
     return Change(name, {"max_num_seqs": n})
+
+
+def _slots_change(question: Question) -> Callable[[int], Change]:
+    """Return llama.cpp's settings for n slots: its context is all of theirs together."""
+    from kvcalc.engines.llamacpp.args import full_name  # only its questions need it
+    from kvcalc.engines.llamacpp.settings import resolve
+
+    deployment = question.deployment
+    settings = resolve(question.model, deployment, [])
+    given = {full_name(key): key for key in deployment.engine_args}
+    told = "parallel" in given or deployment.max_num_seqs is not None
+    length, shared = work(question).plan.max_model_len, settings.cells.unified and told
+    others: dict[str, Any] = {given[name]: None for name in _CONTEXTS if name in given}
+    if "parallel" in given:
+        others[given["parallel"]] = None
+
+    def of(n: int) -> Change:
+        args = {**others, "parallel": n, "ctx_size": n * length}
+        if shared:  # one pool for all of them, of which each has no more than before
+            args["kv_unified_per_slot"] = length
+        fields = {"max_model_len": None, "max_num_seqs": None}
+        return Change(f"{format_number_of(n, 'sequence')} at once", fields, args)
+
+    return of

@@ -6,17 +6,19 @@ import msgspec
 
 from kvcalc.core.capacity import smallest_budget
 from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.memory import End
 from kvcalc.core.search import last_that
 from kvcalc.core.units import format_bytes
 from kvcalc.engines import plan
 from kvcalc.sizing.changes import Change, changed, share_change
-from kvcalc.sizing.question import End, Question, Worked, too_many
+from kvcalc.sizing.question import Question, Worked, too_many
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sharing import with_free
-from kvcalc.sizing.solve.searches import Solved, meets, smallest, solved, worked
+from kvcalc.sizing.solve.searches import Solved, smallest, solved, tried, why_not, worked
 
 __all__ = ["kv_memory", "share_of_card"]
 
+_FIXED = "what the settings fix has no room for it, whatever the memory"
 _STEPS = 1000
 """Shares of a card are tried in thousandths."""
 
@@ -42,13 +44,14 @@ def share_of_card(question: Question) -> Solved:
     question = question._replace(deployment=deployment)  # its share is asked for, not its bytes
 
     def of(share: float) -> Change:
-        return share_change(setting, share)
+        change = share_change(setting, share)
+        return change._replace(settings={**change.settings, "kv_cache_memory_bytes": None})
 
     at = _Shares(question, setting)
     sure, possible = at.interval("low"), at.interval("high")
     reason = "with a thousandth less it does not fit"
     if sure is None:
-        reason = at.why_not()
+        reason = at.why_not(possible)
     elif sure[1] < at.top:
         reason += f"; more than {sure[1] / _STEPS:g} {at.bound(sure[1] + 1)}"
     found = solved(
@@ -86,23 +89,12 @@ class _Shares:
     def holds(self, step: int, end: End) -> bool:
         """Whether the cache is large enough, whatever lies beside it."""
         found = self.at(step)
-        if found is None:
-            return False
-        free = found._replace(
-            refusal=None,
-            low=_unbounded(found, 0),
-            high=_unbounded(found, 1),
-        )
-        return meets(free, end)
+        return found is not None and found.cache_holds(end)
 
     def has_room(self, step: int, end: End) -> bool:
         """Whether what lies beside the share has room, and all of it is free."""
         found = self.at(step)
-        return found is not None and all(
-            one.leaves_room(sure=end == "low")
-            and (one.free_bytes is None or one.taken_bytes[end == "low"] <= one.free_bytes)
-            for one in found.memory
-        )
+        return found is not None and found.runs(end)
 
     def interval(self, end: End) -> tuple[int, int] | None:
         """Return the least and the largest share with which the goal is met; None: none is."""
@@ -116,31 +108,28 @@ class _Shares:
     def bound(self, step: int) -> str:
         """Return what stands in the way of a share that is too large."""
         found = self.at(step)
-        memory = () if found is None else found.memory
-        if any(
-            one.free_bytes is not None and one.taken_bytes[1] > one.free_bytes for one in memory
-        ):
+        cards = () if found is None else found.cards
+        if any(one.free_bytes is not None for one in cards):
             return "may not be free, for others hold the rest"
         return "may leave no room for what lies beside it"
 
-    def why_not(self) -> str:
+    def why_not(self, possible: tuple[int, int] | None) -> str:
         """Return why no share surely holds the goal."""
         least = smallest(lambda step: self.holds(step, "low"), 1, self.top)
+        if least is None and possible is not None:
+            return "it fits only where everything beside the cache takes its least"
         if least is None:
+            top = share_change(self.setting, self.top / _STEPS)
             found = self.at(self.top)
-            crowded = None if found is None else found.crowded
-            return crowded or "it does not fit in the whole card"
+            if found is not None and found.too_long is None and found.crowded is None:
+                # What lies beside a share of all is not what stands in the way.
+                fixed = smallest_budget(found.plan, found.each) is None
+                return _FIXED if fixed else "it does not fit in the whole card"
+            return why_not(self.question, top) or "it does not fit in the whole card"
         return (
-            f"the cache holds it from {least / _STEPS:g} on, which leaves no room for what lies"
-            " beside it"
+            f"the cache holds it from {least / _STEPS:g} on, which"
+            f" {'may leave' if possible else 'leaves'} no room for what lies beside it"
         )
-
-
-def _unbounded(found: Worked, end: int) -> tuple[int, ...]:
-    """Return the caches of a share, whatever is free."""
-    return tuple(
-        msgspec.structs.replace(one, free_bytes=None).cache_bytes[end] for one in found.memory
-    )
 
 
 def kv_memory(question: Question) -> Solved:
@@ -148,19 +137,24 @@ def kv_memory(question: Question) -> Solved:
     deployment = changed(question.deployment, {"kv_cache_memory_bytes": None}, {})
     planned = plan(question.model, with_free(deployment, question.free_bytes))
     each = question.each
-    value = smallest_budget(planned, each) if planned.num_gpus else None
+    least = smallest_budget(planned, each) if planned.num_gpus else None
 
     def of(size: int) -> Change:
         return Change(f"a cache of {size} B", {"kv_cache_memory_bytes": size})
 
+    # A larger cache holds more and leaves less beside it: either the fewest bytes do, or none do.
+    value, possible = (
+        least if least is not None and tried(question, of(least), end) else None
+        for end in ("low", "high")
+    )
     reason = "a byte less does not hold it"
     if not planned.num_gpus:
         reason = "the whole cache lies on the host"
+    elif least is None:
+        reason = too_many(planned, each) or _FIXED
     elif value is None:
-        reason = too_many(planned, each) or "no memory holds it"
-    elif (refused := worked(question, of(value))) is not None and refused.refusal is not None:
-        reason = f"{format_bytes(value)} would do, and {refused.refusal.why}"
-        value = None
+        why = why_not(question, of(least))
+        reason = f"{format_bytes(least)} would do" + (f", and {why}" if why else "")
     else:
-        reason += f" ({format_bytes(value)})"
-    return solved(question, "kv-memory", value, value, reason, of)
+        reason += f" ({format_bytes(least)})"
+    return solved(question, "kv-memory", value, possible, reason, of)

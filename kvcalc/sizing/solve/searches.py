@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kvcalc.core.answers import Solution
+from kvcalc.core.capacity import smallest_budget
 from kvcalc.core.errors import KvcalcError
+from kvcalc.core.memory import End
 from kvcalc.core.search import first_that, last_that
 from kvcalc.core.units import format_count
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.question import End, Question, Worked, work
+from kvcalc.sizing.question import Question, Worked, work
 
-__all__ = ["Fits", "Solved", "largest", "meets", "smallest", "solved", "tried", "worked"]
+__all__ = ["Fits", "Solved", "largest", "meets", "smallest", "solved", "tried", "why_not", "worked"]
 
 Fits = Callable[[int], bool]
 
@@ -27,12 +29,30 @@ def worked(question: Question, change: Change) -> Worked | None:
 
 def meets(found: Worked | None, end: End) -> bool:
     """Whether the goal is met at an end of what may be left."""
-    return found is not None and found.holds(found.budgets(end))
+    return found is not None and found.meets(end)
 
 
 def tried(question: Question, change: Change, end: End) -> bool:
     """Whether the goal is met with a change; False where the engine refuses it."""
     return meets(worked(question, change), end)
+
+
+def why_not(question: Question, change: Change) -> str | None:
+    """Return why the goal is surely not met with a change; None where the cache is too small."""
+    try:
+        found = work(change.applied(question))
+    except KvcalcError as error:
+        return error.message
+    if found.crowded is not None:
+        return found.crowded
+    refusal = found.refusal("high") or found.refusal("low")
+    if refusal is not None:
+        return refusal.why
+    if found.meets("high"):
+        return "it fits only where everything beside the cache takes its least"
+    if smallest_budget(found.plan, found.each) is None:
+        return "what the settings fix has no room for it, whatever the memory"
+    return None
 
 
 def largest(fits: Fits, high: int, low: int = 1) -> int | None:
