@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -280,33 +281,39 @@ def numbered(times: int, form: str) -> bytes:
 DARK = b"\x80\x04}\x8c\x06frames]("
 """The beginning of a snapshot whose next values are passed over."""
 
-FLOODS = {
-    "lists inside lists, closed at the end": nested(b"]", b"a", 2_000_000),
-    "dicts and keys inside dicts": b"\x80\x04" + b"}K\x01" * 1_000_000,
-    "tuples of one, side by side": b"\x80\x04(" + b"N\x85" * 1_500_000 + b"t.",
-    "one text, five million times": b"\x80\x04\x8c\x01a\x94(" + b"h\x00" * 5_000_000 + b"t.",
-    "one text into one list, for ever": b"\x80\x04\x8c\x01a\x940]" + b"h\x00a" * 4_000_000 + b".",
-    "values taken off again": b"\x80\x04N" + b"N0" * 4_000_000 + b".",
-    "marks taken off again": b"\x80\x04N" + b"(N1" * 4_000_000 + b".",
-    "one value remembered for ever": b"\x80\x04N" + b"\x94" * 5_000_000 + b".",
-    "places left out of the memo": b"\x80\x02N"
-    + b"".join(b"r" + struct.pack("<I", n << 20) for n in range(1, 1_000))
-    + b".",
-    "texts that differ": b"\x80\x02(" + numbered(1_200_000, "X\x07\0\0\0{:07}") + b"l.",
-    "long texts": b"\x80\x02(" + numbered(110, "X\0\0\x0f\0{:0983040}") + b"l.",
-    "bytes": b"\x80\x03(" + numbered(1_200_000, "C\x07{:07}") + b"l.",
-    "numbers as keys": b"\x80\x02}("
-    + b"".join(b"J" + struct.pack("<i", n) + b"N" for n in range(300, 1_500_300))
-    + b"u.",
-    "dicts side by side": b"\x80\x02](" + b"}(K\x01Nu" * 1_000_000 + b"e.",
-    "lists in batches": b"\x80\x02]" + (b"(" + b"]" * 1_000 + b"e") * 2_000 + b".",
-    "texts that are passed over": DARK + numbered(1_200_000, "X\x07\0\0\0{:07}") + b"eu.",
-    "lists that are passed over": DARK + b"]\x94" * 5_000_000 + b"eu.",
-    "into a list that is passed over": DARK + b"]" + b"Na" * 5_000_000 + b"eu.",
-    "references that are passed over": DARK + b"]\x94" + b"h\x00a" * 5_000_000 + b"eu.",
-    "found and found again": b"\x80\x04}\x8c\x06frames]("
-    + (b"}(" + b"\x8c\x03oomN" * 1_000 + b"u") * 2_000
-    + b"eu.",
+FLOODS: dict[str, Callable[[], bytes]] = {
+    "lists inside lists, closed at the end": lambda: nested(b"]", b"a", 2_000_000),
+    "dicts and keys inside dicts": lambda: b"\x80\x04" + b"}K\x01" * 1_000_000,
+    "tuples of one, side by side": lambda: b"\x80\x04(" + b"N\x85" * 1_500_000 + b"t.",
+    "one text, five million times": lambda: (
+        b"\x80\x04\x8c\x01a\x94(" + b"h\x00" * 5_000_000 + b"t."
+    ),
+    "one text into one list, for ever": lambda: (
+        b"\x80\x04\x8c\x01a\x940]" + b"h\x00a" * 4_000_000 + b"."
+    ),
+    "values taken off again": lambda: b"\x80\x04N" + b"N0" * 4_000_000 + b".",
+    "marks taken off again": lambda: b"\x80\x04N" + b"(N1" * 4_000_000 + b".",
+    "one value remembered for ever": lambda: b"\x80\x04N" + b"\x94" * 5_000_000 + b".",
+    "places left out of the memo": lambda: (
+        b"\x80\x02N" + b"".join(b"r" + struct.pack("<I", n << 20) for n in range(1, 1_000)) + b"."
+    ),
+    "texts that differ": lambda: b"\x80\x02(" + numbered(1_200_000, "X\x07\0\0\0{:07}") + b"l.",
+    "long texts": lambda: b"\x80\x02(" + numbered(110, "X\0\0\x0f\0{:0983040}") + b"l.",
+    "bytes": lambda: b"\x80\x03(" + numbered(1_200_000, "C\x07{:07}") + b"l.",
+    "numbers as keys": lambda: (
+        b"\x80\x02}("
+        + b"".join(b"J" + struct.pack("<i", n) + b"N" for n in range(300, 1_500_300))
+        + b"u."
+    ),
+    "dicts side by side": lambda: b"\x80\x02](" + b"}(K\x01Nu" * 1_000_000 + b"e.",
+    "lists in batches": lambda: b"\x80\x02]" + (b"(" + b"]" * 1_000 + b"e") * 2_000 + b".",
+    "texts that are passed over": lambda: DARK + numbered(1_200_000, "X\x07\0\0\0{:07}") + b"eu.",
+    "lists that are passed over": lambda: DARK + b"]\x94" * 5_000_000 + b"eu.",
+    "into a list that is passed over": lambda: DARK + b"]" + b"Na" * 5_000_000 + b"eu.",
+    "references that are passed over": lambda: DARK + b"]\x94" + b"h\x00a" * 5_000_000 + b"eu.",
+    "found and found again": lambda: (
+        b"\x80\x04}\x8c\x06frames](" + (b"}(" + b"\x8c\x03oomN" * 1_000 + b"u") * 2_000 + b"eu."
+    ),
 }
 
 _CHILD = r"""
@@ -329,7 +336,7 @@ with open("/proc/self/status") as file:
 def test_floods(name: str, tmp_path: Path) -> None:
     """Whatever is poured in, a refusal costs less than a second and 100 MB of the process."""
     path = tmp_path / "flood.pickle"
-    path.write_bytes(FLOODS[name])
+    path.write_bytes(FLOODS[name]())
     done = subprocess.run(
         [sys.executable, "-c", _CHILD, str(path)], capture_output=True, text=True, check=True
     )
