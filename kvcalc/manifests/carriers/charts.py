@@ -10,16 +10,14 @@ from collections.abc import Iterator
 from kvcalc.manifests.carriers.containers import (
     environment,
     image_of_node,
-    of_pod,
     prepared,
 )
 from kvcalc.manifests.carriers.context import Context, as_flags
-from kvcalc.manifests.commands.images import image_of
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Finding, GpuRequest, Invocation, Word
 from kvcalc.manifests.requests import copies_of, of_count, of_resources, with_product, with_visible
 
-__all__ = ["of_ai_on_eks", "of_modelservice", "of_other_values", "of_production_stack"]
+__all__ = ["of_ai_on_eks", "of_modelservice", "of_production_stack"]
 
 _STACK_FLAGS = (
     # key of vllmConfig, flag; as the chart's template puts them, in its order
@@ -47,60 +45,71 @@ def of_production_stack(values: Node, context: Context) -> list[Invocation]:
     return [_stack_model(model, spec, context) for model in spec.get("modelSpec").items]
 
 
-def _stack_model(model: Node, spec: Node, context: Context) -> Invocation:  # noqa: C901 - one branch a key of the chart
-    config, cache = model.get("vllmConfig"), model.get("lmcacheConfig")
-    env = environment(model, context)
-    findings: list[Finding] = []
-    words = [Word("vllm", model.line), Word("serve", model.line)]
-    if (url := model.get("modelURL")).is_text:
-        words.append(context.word(url))
-    for key, name in _STACK_SWITCHES:
-        node = config.get(key)
-        if node.is_true:
-            words.append(Word(f"--{name}", node.line))
-        elif node.is_false:
-            words.append(Word(f"--no-{name}", node.line))
-    for key, flag in _STACK_FLAGS:
-        if (node := config.get(key)).is_text:
-            words += [Word(flag, node.line), context.word(node)]
-    if model.get("enableLoRA").is_true or config.get("enableLoRA").is_true:
-        words.append(Word("--enable-lora", model.get("enableLoRA").line))
-    extra = context.words(config.get("extraArgs"))
-    words += extra
-    if config.get("v0").is_text or config.get("v1").is_text:
-        old = config.get("v0").text == "1"
-        env["VLLM_USE_V1"] = Word("0" if old else "1", config.line)
-    if cache.get("cudaVisibleDevices").is_text:
-        env["CUDA_VISIBLE_DEVICES"] = context.word(cache.get("cudaVisibleDevices"))
-    if cache.get("cpuOffloadingBufferSize").is_text:
-        env["LMCACHE_MAX_LOCAL_CPU_SIZE"] = context.word(cache.get("cpuOffloadingBufferSize"))
-    findings += _ignored(model, config)
-    gpu = GpuRequest()
-    if (count := model.get("requestGPU")).is_text:
-        gpu = of_count(count, "requestGPU", findings)
-        kind = model.get("requestGPUType")
-        if kind.is_text and kind.text != "nvidia.com/gpu":
-            mig = of_resources_of(kind.text, count)
-            gpu = gpu._replace(memory_bytes=mig.memory_bytes, shared=mig.shared)
-    ray = model.get("raySpec").is_mapping and model.get("raySpec", "enabled").text != "false"
-    pipeline = config.get("pipelineParallelSize").number or 1
+def _stack_model(model: Node, spec: Node, context: Context) -> Invocation:
+    config = model.get("vllmConfig")
+    findings = list(_ignored(model, config))
+    gpu = _stack_devices(model, findings)
     gpu = with_product(gpu, model)
     gpu = gpu if gpu.product else with_product(gpu, spec)
+    env = {**environment(model, context), **dict(_stack_environment(model, context))}
+    ray = model.get("raySpec").is_mapping and model.get("raySpec", "enabled").text != "false"
+    pipeline = config.get("pipelineParallelSize").number or 1
+    copies = copies_of(model.get("replicaCount"))
     return Invocation(
         name=model.get("name").text or f"model on line {model.line}",
         carrier="helm values",
         file=context.file,
         line=model.line,
-        words=tuple(words),
+        words=tuple(_stack_words(model, context)),
         image=image_of_node(model, context),
         env=env,
         gpu=with_visible(gpu, env),
-        replicas=(copies := copies_of(model.get("replicaCount"))).number,
+        replicas=copies.number,
         replicas_line=copies.line,
         nodes=pipeline if ray else 1,
         findings=tuple(findings),
         engine="vllm",
     )
+
+
+def _stack_words(model: Node, context: Context) -> Iterator[Word]:
+    """Yield the command that the chart's template makes of a model."""
+    config = model.get("vllmConfig")
+    yield from (Word("vllm", model.line), Word("serve", model.line))
+    if (url := model.get("modelURL")).is_text:
+        yield context.word(url)
+    for key, name in _STACK_SWITCHES:
+        node = config.get(key)
+        if node.is_true or node.is_false:
+            yield Word(f"--{name}" if node.is_true else f"--no-{name}", node.line)
+    for key, flag in _STACK_FLAGS:
+        if (node := config.get(key)).is_text:
+            yield from (Word(flag, node.line), context.word(node))
+    if model.get("enableLoRA").is_true or config.get("enableLoRA").is_true:
+        yield Word("--enable-lora", model.get("enableLoRA").line)
+    yield from context.words(config.get("extraArgs"))
+
+
+def _stack_environment(model: Node, context: Context) -> Iterator[tuple[str, Word]]:
+    """Yield the variables that the chart sets beside those of the model."""
+    config, cache = model.get("vllmConfig"), model.get("lmcacheConfig")
+    if config.get("v0").is_text or config.get("v1").is_text:
+        yield "VLLM_USE_V1", Word("0" if config.get("v0").text == "1" else "1", config.line)
+    if cache.get("cudaVisibleDevices").is_text:
+        yield "CUDA_VISIBLE_DEVICES", context.word(cache.get("cudaVisibleDevices"))
+    if cache.get("cpuOffloadingBufferSize").is_text:
+        yield "LMCACHE_MAX_LOCAL_CPU_SIZE", context.word(cache.get("cpuOffloadingBufferSize"))
+
+
+def _stack_devices(model: Node, findings: list[Finding]) -> GpuRequest:
+    count, kind = model.get("requestGPU"), model.get("requestGPUType")
+    if not count.is_text:
+        return GpuRequest()
+    gpu = of_count(count, "requestGPU", findings)
+    if kind.is_text and kind.text != "nvidia.com/gpu":
+        mig = of_resources_of(kind.text, count)
+        gpu = gpu._replace(memory_bytes=mig.memory_bytes, shared=mig.shared)
+    return gpu
 
 
 def of_resources_of(kind: str, count: Node) -> GpuRequest:
@@ -264,72 +273,3 @@ def of_ai_on_eks(values: Node, context: Context) -> list[Invocation]:
             engine="vllm" if "vllm" in framework else None,
         )
     ]
-
-
-def of_other_values(values: Node, context: Context) -> list[Invocation]:
-    """Return the servers of values of other charts: parts with an engine's image, or args."""
-    found: list[Invocation] = []
-    stack = [(values, "")]
-    while stack:
-        node, name = stack.pop()
-        if node.is_list:
-            stack += [(item, item.get("name").text or name) for item in reversed(node.items)]
-            continue
-        if node.get("containers").items:
-            found += of_pod(
-                node, context, name=name, carrier="helm values", line=node.line, typed=False
-            )
-            continue
-        read = _other_part(node, name, context)
-        if read is not None:
-            found.append(read)
-            continue
-        stack += [(v, k) for k, v in reversed(node.fields.items()) if not isinstance(v.value, str)]
-    return found
-
-
-def _other_part(node: Node, name: str, context: Context) -> Invocation | None:
-    """Return the server of one part of the values; None where it is none."""
-    image = image_of_node(node, context)
-    program = image_of(context.marks.restored(image.text) if image else None).program
-    env = environment(node, context)
-    given: list[Word] = []
-    for key in ("command", "args", "extraArgs", "engineArgs"):
-        given += context.words(node.get(key))
-    flagged = [w for w in given if w.text.startswith("--")]
-    if program is None and not flagged and not any(k.startswith("OLLAMA_") for k in env):
-        return None
-    uri = next(
-        (
-            node.get(*k)
-            for k in (("model", "uri"), ("url",), ("model",), ("modelId",))
-            if node.get(*k).is_text
-        ),
-        None,
-    )
-    if program is None and uri is None and not any(k.startswith("OLLAMA_") for k in env):
-        return None
-    words = list(given)
-    if uri is not None and not any(w.text.startswith("--model") for w in given):
-        words = [
-            Word("--model", uri.line),
-            context.word(uri, uri.raw.removeprefix("hf://")),
-            *given,
-        ]
-    gpu, findings = of_resources(node.get("resources"))
-    return Invocation(
-        name=name or node.get("name").text or "values",
-        carrier="helm values",
-        file=context.file,
-        line=node.line,
-        words=tuple(words),
-        image=image,
-        env=env,
-        gpu=with_product(with_visible(gpu, env), node),
-        replicas=(
-            copies := copies_of(node.get("replicas"), node.get("replicaCount"), least=1)
-        ).number,
-        replicas_line=copies.line,
-        findings=tuple(findings),
-        engine="ollama" if any(k.startswith("OLLAMA_") for k in env) else None,
-    )

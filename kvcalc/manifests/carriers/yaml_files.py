@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvcalc.manifests.carriers import charts, embedded, kserve, operators, serving
+from kvcalc.manifests.carriers import charts, embedded, kserve, operators, other_values, serving
 from kvcalc.manifests.carriers.compose import of_compose
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.carriers.kubernetes import name_of, of_resource, pods_of, resources_of
@@ -144,7 +144,7 @@ _FILES: tuple[tuple[Callable[[Node], bool], _Reader], ...] = (
 
 
 def _other(node: Node, context: Context) -> list[Invocation]:
-    return charts.of_other_values(node, context) or embedded.of_texts(node, context)
+    return other_values.of_other_values(node, context) or embedded.of_texts(node, context)
 
 
 def _resource(node: Node, context: Context) -> list[Invocation]:

@@ -79,6 +79,8 @@ class _Parser:
                 if current == "(" or current in _REDIRECTS:
                     found.append(self.chain())
                     continue
+                if current == "&" and found:
+                    found[-1] = Background(found[-1])
                 self.advance()
                 continue
             if self.keyword in _ENDS:

@@ -100,41 +100,47 @@ class Lexer:
         self._pending.append((end, quoted, tabs, found))
         return found
 
-    def word(self) -> Raw:  # noqa: C901 - one branch a quote
+    def word(self) -> Raw:
         """Return the word that begins here."""
         start = self.at
         parts: list[Part] = []
         text = self.text
         while self.at < len(text):
-            if (found := _PLAIN.match(text, self.at)) is not None:
-                parts.append(Literal(found[0], quoted=False))
-                self.at = found.end()
-                continue
             char = text[self.at]
-            if char == "\\":
-                if text[self.at + 1 : self.at + 2] == "\n":
-                    self.at += 2
-                    if self.at >= len(text) or text[self.at].isspace():
-                        break
-                    continue
-                parts.append(Literal(text[self.at + 1 : self.at + 2] or "\\", quoted=True))
+            if text.startswith("\\\n", self.at):
                 self.at += 2
-            elif char == "'":
-                parts.append(Literal(self._single(), quoted=True))
-            elif char == '"':
-                parts += self._double()
-            elif char in "$`":
-                parts.append(self._dollar(quoted=False))
-            elif char in "<>" and text[self.at + 1 : self.at + 2] == "(" and not parts:
+                if self.at >= len(text) or text[self.at].isspace():
+                    break
+            elif char in "<>" and not parts:
                 self.at += 1
-                parts.append(self._command(start, quoted=True))
-            elif char in "<>" and not parts:  # pragma: no cover - next() takes these
-                self.at += 1
+                if text.startswith("(", self.at):  # next() takes the others
+                    parts.append(self._command(start, quoted=True))
+            elif (more := self._piece(char)) is not None:
+                parts += more
             else:
                 break
         if self.at == start:
             self.at += 1
         return Raw(tuple(parts), self.line(start), start)
+
+    def _piece(self, char: str) -> list[Part] | None:
+        """Return the next parts of a word; None where it ends.
+
+        Args:
+            char: that they begin with.
+        """
+        text = self.text
+        if (found := _PLAIN.match(text, self.at)) is not None:
+            self.at = found.end()
+            return [Literal(found[0], quoted=False)]
+        if char == "\\":
+            self.at += 2
+            return [Literal(text[self.at - 1 : self.at] or "\\", quoted=True)]
+        if char == "'":
+            return [Literal(self._single(), quoted=True)]
+        if char == '"':
+            return self._double()
+        return [self._dollar(quoted=False)] if char in "$`" else None
 
     def body(self, text: str, line: int) -> Raw:
         """Return the parts of a here-document's text, or of other text where `$` counts."""

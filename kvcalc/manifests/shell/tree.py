@@ -166,4 +166,10 @@ class Chain(NamedTuple):
     links: tuple[tuple[str, Command], ...]
 
 
-Command = Simple | Group | If | Loop | Case | Function | Chain
+class Background(NamedTuple):
+    """A command that `&` leaves running while the next one starts."""
+
+    command: Command
+
+
+Command = Simple | Group | If | Loop | Case | Function | Chain | Background
