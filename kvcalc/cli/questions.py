@@ -87,7 +87,7 @@ class _Given(NamedTuple):
     load: inputs.Workload | None
 
 
-_LEAST = 2**20
+_LEAST = 1_048_576
 """Bytes; fewer, without a unit, are a size whose unit was forgotten."""
 
 

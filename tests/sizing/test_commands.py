@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import kvcalc
 from kvcalc import Deployment, load_model
 from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.deployment import GpuSpec
@@ -311,3 +312,25 @@ def test_what_may_not_fit_is_told() -> None:
     assert not found.fits
     assert found.suggested is not None
     assert any("it fits if" in line for line in found.suggested_notes)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("plain", "adapters in full", "on the host", "no images", "a partition", "a draft"),
+        *("sglang", "sglang's bytes", "lmdeploy"),
+    ],
+)
+def test_check_reads_the_same_figures(name: str) -> None:
+    """`kvcalc check -- COMMAND` says of a command what kvcalc capacity said that it would do."""
+    question = _ASKED[name]
+    found = _suggestion(question)
+    gpu = question.deployment.gpu
+    assert isinstance(gpu, GpuSpec)
+    assert found.suggested is not None
+    (read,) = kvcalc.check(command=found.suggested, gpu=gpu.name).deployments
+    assert read.engine == found.engine
+    figures = read.figures
+    assert figures is not None
+    for key in ("kv_cache_tokens", "max_concurrency", "max_sequences", "max_model_len", "fits"):
+        assert figures[key] == getattr(found, key), key
