@@ -128,6 +128,7 @@ class Invocation(NamedTuple):
         under_entry_point: the words come after the command that the image runs by itself
             (compose's `command`, a container's `args`), which the file does not replace.
         installed: package -> the release that the file itself installs (`pip install vllm==X`).
+        background: a script leaves it running while what follows starts (`&`).
     """
 
     name: str
@@ -146,6 +147,7 @@ class Invocation(NamedTuple):
     engine: str | None = None
     under_entry_point: bool = False
     installed: Mapping[str, str] = {}
+    background: bool = False
 
 
 class Setting(NamedTuple):

@@ -74,6 +74,7 @@ class Launch(NamedTuple):
         under_entry_point: the command comes after the one that the image runs by itself.
         installed: package -> the release that was installed before.
         findings: what is wrong with the command as it stands.
+        background: it runs on while what follows starts.
     """
 
     words: tuple[Word, ...]
@@ -86,6 +87,7 @@ class Launch(NamedTuple):
     under_entry_point: bool = False
     installed: Mapping[str, str] = {}
     findings: tuple[Finding, ...] = ()
+    background: bool = False
 
     def started(self, name: str, carrier: str, file: str, line: int | None = None) -> Invocation:
         """Return the server as the file starts it, with the devices that its command asks for.
@@ -109,6 +111,7 @@ class Launch(NamedTuple):
             findings=self.findings,
             under_entry_point=self.under_entry_point,
             installed=self.installed,
+            background=self.background,
         )
 
     def under(self, image: Word | None) -> Launch:

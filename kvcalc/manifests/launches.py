@@ -98,7 +98,9 @@ def of_script(
             branches.append(ran.branch)
         before = ran if launches else None
         found += [
-            each if each.image else each._replace(installed={**packages, **each.installed})
+            (
+                each if each.image else each._replace(installed={**packages, **each.installed})
+            )._replace(background=each.background or ran.background)
             for each in launches
         ]
     return served(found), script

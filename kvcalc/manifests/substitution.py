@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kvcalc.core.errors import InputError
 from kvcalc.manifests.found import Finding, Word
 from kvcalc.manifests.lines import Lines
-from kvcalc.manifests.shell.lexer import MAX_SCRIPT
+from kvcalc.manifests.shell.quoting import MAX_SCRIPT
 from kvcalc.manifests.templates import MARK, Piece, Templates
 
 __all__ = [

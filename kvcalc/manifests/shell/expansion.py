@@ -1,122 +1,25 @@
-"""Variables put into words, as far as a script gives them values; the rest stays as written.
-
-A value is kept in segments, so that a list of flags in one variable, split at its blanks, still
-knows which flag holds a variable that nobody gave a value.
-"""
+"""Variables put into words, as far as a script gives them values; the rest stays as written."""
 
 from __future__ import annotations
 
-import ast
 import fnmatch
-import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from kvcalc.manifests.found import Word
+from kvcalc.manifests.shell.arithmetic import arithmetic
+from kvcalc.manifests.shell.state import Segment, State, Value, flat, unknown
 from kvcalc.manifests.shell.tree import Literal, Raw, Substitution, Variable
 
-__all__ = ["Segment", "State", "Value", "arithmetic", "as_value", "as_word", "expand", "flat"]
+__all__ = ["expand"]
 
-_BLANK = "\ue002"  # a blank inside something unresolved, which does not split a word
-_LINE = "\ue003"
 _MAX_VALUE = 200_000  # characters of one value
 _MAX_SEGMENTS = 1_000  # pieces of one value: a script that doubles one forty times says nothing
+_DIGITS = 3  # of an argument's number
+_MOST_ARGUMENTS = 10_000
+_LONGEST = 500  # characters of a value that is trimmed
 _DEFAULTS = {":-", "-", ":=", "="}
 _ALTERNATES = {":+", "+"}
 _TRIMS = {"#", "##", "%", "%%"}
-_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-}
-
-
-class Segment(NamedTuple):
-    """A piece of a value.
-
-    Attributes:
-        text: of it.
-        variables: the variable that it came out of.
-        unresolved: variables without a value, which it holds as they were written.
-        line: where it stands, if that is not where it is used: an element of an array.
-    """
-
-    text: str
-    variables: tuple[str, ...] = ()
-    unresolved: tuple[str, ...] = ()
-    line: int = 0
-
-
-Value = tuple[Segment, ...]
-
-
-def _nothing(_text: str) -> Value | None:
-    return None
-
-
-class State:
-    """What is known where a command stands.
-
-    Attributes:
-        values: of variables.
-        lines: where they were set.
-        arrays: of arrays.
-        exported: the names that started programs see.
-        arguments: `$1`, `$2`, ...; None where nobody knows them.
-        substitute: what `$(command)` gives; None where it is not known.
-        zero: `$0`; None where nobody knows it.
-        closed: nothing but what is known can have set a variable, as in a container.
-        ended: the script, or the function, ends here (`exec`, `exit`, `return`).
-    """
-
-    def __init__(self) -> None:
-        self.values: dict[str, Value] = {}
-        self.lines: dict[str, int] = {}
-        self.arrays: dict[str, tuple[Value, ...]] = {}
-        self.exported: set[str] = set()
-        self.arguments: tuple[Value, ...] | None = ()
-        self.substitute: Callable[[str], Value | None] = _nothing
-        self.zero: Value | None = None
-        self.closed = False
-        self.ended = ""
-
-    def copy(self) -> State:
-        """Return one that can be changed alone."""
-        other = State()
-        other.values = dict(self.values)
-        other.lines = dict(self.lines)
-        other.arrays = dict(self.arrays)
-        other.exported = set(self.exported)
-        other.arguments = self.arguments
-        other.substitute = self.substitute
-        other.zero = self.zero
-        other.closed = self.closed
-        other.ended = self.ended
-        return other
-
-
-def as_value(word: Word) -> Value:
-    """Return a word as a value."""
-    return (Segment(word.text, word.variables, word.unresolved),)
-
-
-def as_word(value: Value, line: int, file: str = "") -> Word:
-    """Return a value as a word that stands on a line, if not its own says otherwise."""
-    return Word(
-        "".join(s.text for s in value).replace(_BLANK, " ").replace(_LINE, "\n"),
-        next((s.line for s in value if s.line), line),
-        _united(s.variables for s in value),
-        _united(s.unresolved for s in value),
-        file,
-    )
-
-
-def flat(value: Value) -> str | None:
-    """Return a value's text; None where a part of it is not known."""
-    if any(segment.unresolved for segment in value):
-        return None
-    return "".join(segment.text for segment in value)
 
 
 def expand(
@@ -169,6 +72,38 @@ class _Fields:
                 else:
                     self.put(segment._replace(text=piece))
 
+    def put_value(self, value: Value, *, quoted: bool) -> None:
+        """Put a value: in one piece where it is quoted, split at its blanks otherwise."""
+        if not quoted and self.split:
+            self.put_split(value)
+            return
+        for segment in value:
+            self.put(segment)
+        if not value and quoted:
+            self.put(Segment(""))
+
+    def put_joined(self, values: Sequence[Value]) -> None:
+        """Put several values as one word, with blanks between them."""
+        for number, value in enumerate(values):
+            if number:
+                self.put(Segment(" "))
+            for segment in value:
+                self.put(segment)
+
+    def put_each(self, values: Sequence[Value], *, quoted: bool) -> None:
+        """Put several values, each a word of its own."""
+        for number, value in enumerate(values):
+            if number:
+                self.cut()
+            if quoted:
+                self.begun = True
+                for segment in value:
+                    self.put(segment)
+            else:
+                self.put_split(value)
+        if not values and quoted and not self.current:
+            self.begun = False  # "$@" of nothing is no word
+
     def cut(self) -> None:
         if self.begun and len(self.done) < _MAX_SEGMENTS:
             self.done.append(tuple(self.current))
@@ -201,84 +136,64 @@ def _add(raw: Raw, state: State, fields: _Fields, *, quoted: bool, name: str = "
             fields.put_split(value)
 
 
-def _variable(part: Variable, state: State, fields: _Fields, *, quoted: bool) -> None:  # noqa: C901, PLR0912 - one branch a form
+def _variable(part: Variable, state: State, fields: _Fields, *, quoted: bool) -> None:
     if part.name in ("@", "*") or part.subscript in ("@", "*"):
         _several(part, state, fields, quoted=quoted)
         return
     value = _looked_up(part, state)
-    named = (part.name,)
     fields.begun |= quoted  # an empty value in quotes is a word
     if part.operator in _DEFAULTS | _ALTERNATES:
-        known = None if value is None else flat(value)
-        empty = value is None or (known == "" and part.operator.startswith(":"))
-        if empty != (part.operator in _DEFAULTS):
-            if part.operator in _ALTERNATES:
-                return
-            value = value or ()
-        elif part.argument is None:
+        empty = value is None or (flat(value) == "" and part.operator.startswith(":"))
+        if empty is (part.operator in _DEFAULTS):
+            _instead(part, state, fields, quoted=quoted)
             return
-        else:
-            _add(part.argument, state, fields, quoted=quoted, name=part.name)
-            if part.operator in (":=", "="):
-                given = expand(part.argument, state, split=False)
-                state.values[part.name] = given[0] if given else ()
+        if part.operator in _ALTERNATES:
             return
+        value = value or ()
     elif value is not None and part.operator in _TRIMS:
         value = _trimmed(part, value, state)
     elif part.operator not in ("", "?", ":?"):
         value = None
     if value is None and fields.unset_is_empty and part.name not in state.values:
         value = ()
-    elif value is None:
-        value = (_unknown(part.written, part.name),)
-    else:
-        value = tuple(s if s.unresolved else s._replace(variables=named) for s in value)
-    if quoted or not fields.split:
-        for segment in value:
-            fields.put(segment)
-        if not value and quoted:
-            fields.put(Segment(""))
-    else:
-        fields.put_split(value)
+    fields.put_value(_told(part, value), quoted=quoted)
 
 
-def _several(part: Variable, state: State, fields: _Fields, *, quoted: bool) -> None:  # noqa: C901, PLR0912 - one branch a form
+def _told(part: Variable, value: Value | None) -> Value:
+    """Return a value that knows its variable; the variable as written where it has none."""
+    if value is None:
+        return (unknown(part.written, part.name),)
+    named = (part.name,)
+    return tuple(s if s.unresolved else s._replace(variables=named) for s in value)
+
+
+def _instead(part: Variable, state: State, fields: _Fields, *, quoted: bool) -> None:
+    """Put the word behind the operator, which `:=` makes the variable's value."""
+    if part.argument is None:
+        return
+    _add(part.argument, state, fields, quoted=quoted, name=part.name)
+    if part.operator in (":=", "="):
+        given = expand(part.argument, state, split=False)
+        state.values[part.name] = given[0] if given else ()
+
+
+def _several(part: Variable, state: State, fields: _Fields, *, quoted: bool) -> None:
     """Put all elements of an array, or all arguments."""
     if part.operator and part.operator not in _DEFAULTS | _ALTERNATES:
-        fields.put(_unknown(part.written, part.name))
+        fields.put(unknown(part.written, part.name))
         return
     values = state.arguments if part.name in ("@", "*") else state.arrays.get(part.name)
     if values is None and part.name in state.values:
         values = (state.values[part.name],)
-    if part.operator in _ALTERNATES:
-        if values and part.argument is not None:
+    if part.operator in _ALTERNATES or (part.operator in _DEFAULTS and not values):
+        if bool(values) is (part.operator in _ALTERNATES) and part.argument is not None:
             _add(part.argument, state, fields, quoted=quoted)
-        return
-    if not values and part.operator in _DEFAULTS:
-        if part.argument is not None:
-            _add(part.argument, state, fields, quoted=quoted)
-        return
-    if values is None:
-        fields.put(_unknown(part.written, part.name))
-        return
-    if "*" in (part.name, part.subscript) and quoted:
-        for number, value in enumerate(values):
-            if number:
-                fields.put(Segment(" "))
-            for segment in value:
-                fields.put(segment)
-        return
-    for number, value in enumerate(values):
-        if number:
-            fields.cut()
-        if quoted:
-            fields.begun = True
-            for segment in value:
-                fields.put(segment)
-        else:
-            fields.put_split(value)
-    if not values and quoted and not fields.current:
-        fields.begun = False  # "$@" of nothing is no word
+    elif values is None:
+        fields.put(unknown(part.written, part.name))
+    elif "*" in (part.name, part.subscript) and quoted:
+        fields.put_joined(values)
+    else:
+        fields.put_each(values, quoted=quoted)
 
 
 def _looked_up(part: Variable, state: State) -> Value | None:
@@ -286,7 +201,7 @@ def _looked_up(part: Variable, state: State) -> Value | None:
     if name == "0":
         return state.zero
     if name.isdigit():
-        number = int(name) - 1 if len(name) < 4 else 10_000  # noqa: PLR2004
+        number = int(name) - 1 if len(name) <= _DIGITS else _MOST_ARGUMENTS
         known = state.arguments or ()
         return known[number] if number < len(known) else None
     array = state.arrays.get(name)
@@ -303,7 +218,7 @@ def _trimmed(part: Variable, value: Value, state: State) -> Value | None:
     text = flat(value)
     given = expand(part.argument, state, split=False) if part.argument else []
     pattern = flat(given[0]) if given else None
-    if text is None or pattern is None or len(text) > 500:  # noqa: PLR2004
+    if text is None or pattern is None or len(text) > _LONGEST:
         return None
     match = re.compile(fnmatch.translate(pattern)).match
     ends = range(len(text) + 1)
@@ -326,47 +241,4 @@ def _substituted(part: Substitution, state: State) -> Value:
         value = None if number is None else (Segment(str(number)),)
     else:
         value = state.substitute(part.text)
-    return (_unknown(part.written, part.written),) if value is None else value
-
-
-def arithmetic(text: str, state: State) -> int | None:
-    """Return what `$((text))` is, where all of its variables have whole numbers."""
-    if len(text) > 200 or not re.fullmatch(r"[\w\s$+*/%(){}-]*", text):  # noqa: PLR2004
-        return None
-    text = re.sub(r"\$\{?(\w+)\}?", r"\1", text).strip()
-    try:
-        return _evaluated(ast.parse(text, mode="eval").body, state)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, ZeroDivisionError):
-        return None
-
-
-def _evaluated(node: ast.expr, state: State) -> int:
-    match node:
-        case ast.Constant(value=int(number)):
-            return number
-        case ast.Name(id=name):
-            value = state.values.get(name)
-            text = None if value is None else flat(value)
-            if text is None or not re.fullmatch(r"-?[0-9]{1,15}", text.strip()):
-                raise ValueError(name)
-            return int(text)
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -_evaluated(inner, state)
-        case ast.BinOp(left=left, op=op, right=right):
-            one, two = _evaluated(left, state), _evaluated(right, state)
-            if type(op) in _OPERATIONS:
-                return _OPERATIONS[type(op)](one, two)
-            if isinstance(op, ast.Div | ast.FloorDiv):
-                return abs(one) // abs(two) * (1 if (one < 0) == (two < 0) else -1)
-            if isinstance(op, ast.Mod):
-                return one % two
-    raise ValueError("not arithmetic")
-
-
-def _unknown(written: str, name: str) -> Segment:
-    text = written.replace(" ", _BLANK).replace("\t", _BLANK).replace("\n", _LINE)
-    return Segment(text, (), (" ".join(name.split())[:80],))
-
-
-def _united(names: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for each in names for name in each))
+    return (unknown(part.written, part.written),) if value is None else value

@@ -9,6 +9,7 @@ from kvcalc.manifests.shell.lexer import Lexer, Operator
 from kvcalc.manifests.shell.tree import (
     Array,
     Assign,
+    Background,
     Case,
     Chain,
     Command,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from kvcalc.manifests.shell.expansion import Segment, State, Value
+from kvcalc.manifests.shell.state import Segment, State, Value
 
 __all__ = ["merge"]
 

@@ -18,21 +18,15 @@ from kvcalc.core.errors import InputError
 from kvcalc.manifests.found import Attached, Word
 from kvcalc.manifests.lines import Lines
 from kvcalc.manifests.shell.conditions import decide
-from kvcalc.manifests.shell.expansion import (
-    Segment,
-    State,
-    Value,
-    as_value,
-    as_word,
-    expand,
-    flat,
-)
+from kvcalc.manifests.shell.expansion import expand
 from kvcalc.manifests.shell.grammar import read_script
 from kvcalc.manifests.shell.lexer import Lexer
 from kvcalc.manifests.shell.merging import merge
+from kvcalc.manifests.shell.state import Segment, State, Value, as_value, as_word, flat
 from kvcalc.manifests.shell.tree import (
     Array,
     Assign,
+    Background,
     Case,
     Chain,
     Command,
@@ -64,6 +58,7 @@ class Ran(NamedTuple):
         stdin: a here-document.
         variables: all that is set where it stands, exported or not.
         branch: the conditions that it stands in, and the branch of each.
+        background: it runs on while what follows starts (`&`).
     """
 
     words: tuple[Word, ...]
@@ -72,6 +67,7 @@ class Ran(NamedTuple):
     stdin: Attached | None
     variables: Mapping[str, Word]
     branch: tuple[tuple[int, int], ...] = ()
+    background: bool = False
 
 
 class Script(NamedTuple):
@@ -145,6 +141,7 @@ class _Runner:
         self.steps = 0
         self.all_exported = False
         self.branch: tuple[tuple[int, int], ...] = ()
+        self.behind = False
         self.conditions = 0
         self.sourced_at = 0  # the line that reads the file whose commands are followed
 
@@ -160,12 +157,18 @@ class _Runner:
             status = self.step(command, state)
         return status
 
-    def step(self, command: Command, state: State) -> bool | None:
+    def step(  # noqa: C901 - one branch a kind of command
+        self, command: Command, state: State
+    ) -> bool | None:
         match command:
             case Simple():
                 return self.simple(command, state)
             case Chain(links=links):
                 return self.chain(links, state)
+            case Background(command=inner):
+                outer, self.behind = self.behind, True
+                self.run((inner,), state.copy())
+                self.behind = outer
             case Group(body=body, apart=True):
                 for each in body:
                     self.run((each,), state.copy())
@@ -294,7 +297,8 @@ class _Runner:
             exported = state.values if self.all_exported else state.exported
             env = {name: known[name] for name in exported if name in known}
             env |= {name: as_word(value, command.line) for name, value in local.items()}
-            self.found.append(Ran(words, command.line, env, stdin, known, self.branch))
+            ran = Ran(words, command.line, env, stdin, known, self.branch, self.behind)
+            self.found.append(ran)
         return True
 
     def call(self, name: str, arguments: Sequence[Value], state: State) -> None:

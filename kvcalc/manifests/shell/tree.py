@@ -7,6 +7,7 @@ from typing import NamedTuple
 __all__ = [
     "Array",
     "Assign",
+    "Background",
     "Case",
     "Chain",
     "Command",
