@@ -29,7 +29,7 @@ def lever_changes(question: Question, worked: Worked) -> Iterator[Change]:
     deployment, engine = question.deployment, question.deployment.engine
     card = bool(worked.memory)
     yield from _unbound(question, worked)
-    if card:
+    if card or not worked.runs("low"):
         yield from _shares(question, worked)
         if question.weights_bytes is None:  # else nothing tells what they are kept in
             yield from _weights(question)
@@ -87,10 +87,10 @@ def _shares(question: Question, worked: Worked) -> Iterator[Change]:
     field = setting == "gpu_memory_utilization"
     now = deployment.gpu_memory_utilization if field else deployment.engine_args.get(setting)
     if not worked.runs("low"):
-        most = share_of_card(question).solution.up_to or _largest(worked)
+        most = (worked.memory and share_of_card(question).solution.up_to) or _largest(worked)
         if most and most != now:
             yield share_change(setting, most, "the largest share that surely starts")
-    for share in _UTILISATIONS:
+    for share in _UTILISATIONS if worked.memory else ():  # a cache that is given is not larger
         if isinstance(now, float) and share <= now:
             continue
         yield share_change(setting, share, "what takes memory beside it must fit into the rest")

@@ -28,11 +28,13 @@ def levers(
     """
     gaining: dict[tuple[str, ...], Lever] = {}
     refused: dict[tuple[str, ...], RefusedLever] = {}
+    refusal = worked.refusal()
+    stands = None if refusal is None else refusal.why
     for change in lever_changes(question, worked):
         made = _tried(question, expected, change)
         if isinstance(made, Lever):
             gaining.setdefault(_key(change), made)
-        elif made is not None:
+        elif made is not None and made.reason != stands:  # what it does not change says nothing
             refused.setdefault(_key(change), made)
     if not expected.fits and not any(lever.figures.fits for lever in gaining.values()):
         last = _more_gpus(question, expected)

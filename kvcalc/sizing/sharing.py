@@ -185,7 +185,7 @@ def _share_leaves(memory: MemoryBudget, end: End) -> int:
 
 
 def _named(terms: Sequence[Term]) -> str:
-    return ", ".join(dict.fromkeys(term.name for term in terms))
+    return ", ".join(dict.fromkeys(term.label or term.name for term in terms))
 
 
 def _given(memory: MemoryBudget, gpu: GpuSpec, bound: str, end: End) -> str:

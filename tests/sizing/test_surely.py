@@ -403,6 +403,10 @@ def test_levers_help_where_nothing_starts() -> None:
     found = answer(_question("vllm", gpu_memory_utilization=1.0), with_levers=True)
     assert found.levers[0].figures.fits
     assert any("0.98" in " ".join(lever.flags) for lever in found.levers)
+    assert not found.refused_levers  # what does not change the share cannot help
+    given_too = _question("vllm", gpu_memory_utilization=1.0, kv_cache_memory_bytes=2 * _GIB)
+    (first, *_) = answer(given_too, with_levers=True).levers
+    assert first.flags == ("--gpu-memory-utilization", "0.986")
     few = answer(_question("vllm", num_gpu_blocks_override=100), with_levers=True)
     names = {lever.name: lever for lever in few.levers}
     assert names["without num_gpu_blocks_override"].figures.fits
