@@ -283,6 +283,19 @@ def test_a_format_of_another_checkpoint(word: str) -> None:
     assert any(f"weights in {word} are another checkpoint" in n for n in found.suggested_notes)
 
 
+def test_a_variable_is_no_flag() -> None:
+    deployment = Deployment(
+        engine="vllm", pipeline_parallel_size=2, max_model_len=200_000,
+        kv_cache_memory_bytes=64 * 2**30,
+        engine_args={"VLLM_PP_LAYER_PARTITION": "18,14", "VLLM_ALLOW_LONG_MAX_MODEL_LEN": 1},
+    )  # fmt: skip
+    found = _suggestion(Question(load_model("llama-3.1-8b"), deployment))
+    assert str(found.suggested).startswith(
+        "VLLM_PP_LAYER_PARTITION=18,14 VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm serve "
+    )
+    assert "--VLLM" not in str(found.suggested)
+
+
 def test_what_has_no_flag_is_told() -> None:
     question = asked("llama-3.1-8b", "h100-80gb", engine="lmdeploy", max_model_len=8192,
                      kv_cache_memory_bytes=10 * 2**30)  # fmt: skip
