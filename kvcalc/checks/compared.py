@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -48,8 +49,12 @@ def read_document(path: str) -> Figures:
     try:
         if schema == _SCHEMAS[1]:
             return Figures(dict(_of_capacity(document["results"])), {})
-        figures = {d["name"]: dict(d["figures"]) for d in document["deployments"]}
-        statuses = {(str(r["name"]), _about(r)): str(r["status"]) for r in document["results"]}
+        figures = {_name(d["name"]): _figures_of(d["figures"]) for d in document["deployments"]}
+        statuses: dict[tuple[str, str], str] = {}
+        for result in document["results"]:  # of several of a kind the worst is told
+            key, status = (_name(result["name"]), _about(result)), result["status"]
+            if _WORSE[status] >= _WORSE[statuses.get(key, "pass")]:
+                statuses[key] = status
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError(
             "the document is not as kvcalc wrote it", hint="write it anew", where=where
@@ -60,12 +65,46 @@ def read_document(path: str) -> Figures:
 def read_check(path: str) -> list[dict[str, Any]]:
     """Return the results of a document of kvcalc check; as `read_document`."""
     results = _read(path, _SCHEMAS[:1], "check").get("results")
-    keys = {"name", "assertion", "status"}
-    if isinstance(results, list) and all(isinstance(r, dict) and keys <= {*r} for r in results):
+    if isinstance(results, list) and all(map(_is_result, results)):
         return results
     raise InputError(
         "the document is not as kvcalc wrote it", hint="write it anew", where=printable(path)
     )
+
+
+def _is_result(given: object) -> bool:
+    """Whether a value is a result of kvcalc check, as far as it is compared."""
+    if not isinstance(given, dict):
+        return False
+    texts = all(isinstance(given.get(key), str) for key in ("name", "assertion", "status"))
+    numbers = all(_is_figure(given.get(key)) for key in ("actual", "amount"))
+    return texts and numbers and isinstance(given.get("workload"), (str, type(None)))
+
+
+def _is_figure(given: object) -> bool:
+    return given is None or (isinstance(given, (int, float)) and math.isfinite(given))
+
+
+def _name(given: object) -> str:
+    """Return a deployment's name.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(given, str) and given:
+        return given
+    raise TypeError
+
+
+def _figures_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return figures, each a number, true or false, or null.
+
+    Raises:
+        TypeError: one is not.
+    """
+    if all(isinstance(key, str) and _is_figure(value) for key, value in given.items()):
+        return dict(given)
+    raise TypeError
 
 
 def _read(path: str, schemas: tuple[str, ...], what: str) -> dict[str, Any]:
@@ -98,7 +137,7 @@ def _of_capacity(results: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             for key, metric in _TOTALS.items()
             if key in result.get("deployment", {})
         }
-        yield (name if number == 1 else f"{name} ({number})"), found
+        yield (name if number == 1 else f"{name} ({number})"), _figures_of(found)
 
 
 def compared(before: Figures, after: Figures, *, unchanged: bool = False) -> list[Changed]:

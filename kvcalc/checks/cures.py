@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from kvcalc.checks.sized import Load, Sized
+from kvcalc.checks.targets import Target
+from kvcalc.checks.words import said
 from kvcalc.core.checks import Assertion, passes
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.search import last_that
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.commands import spelled
 from kvcalc.sizing.question import Question
 from kvcalc.sizing.solve.lengths import of_length
 
@@ -17,6 +19,7 @@ __all__ = ["cure"]
 
 _MOST_TOLD = 3
 _MOST_RANKS = 64
+_MOST_TIMES = 8  # as many GPUs: more is no cure but another deployment
 _SHARE = 0.95
 _BLOCKS = (64, 32, 16, 8)
 _SURE_CONTEXT = 256  # llama.cpp has no context of fewer cells than sequences
@@ -31,43 +34,51 @@ _SHORTER = (
 _FIXED = ("num_gpus", "replicas", "weights_bytes", "host_bytes", "max_model_len")
 """Figures for which no setting is looked for: what would pass is plain from the limit."""
 
-Spell = Callable[[str, object], str]
 
-
-def cure(sized: Sized, assertion: Assertion, load: Load | None, *, flags: bool) -> str:
+def cure(target: Target, sized: Sized, assertion: Assertion, load: Load | None) -> str:
     """Return what would make an assertion pass: settings that were tried, at most three.
 
     Args:
+        target: what is checked: it says how settings are spelled, and which figure counts.
         sized: the deployment that fails it.
         assertion: what it fails.
         load: the workload that it is about.
-        flags: spell settings as the engine's own flags, else as keys of a file.
     """
     metric = assertion.metric
-    if metric in _FIXED:
+    if metric in _FIXED or assertion.limit is False:
         return ""
+
+    def figure(one: Sized) -> bool:
+        if target.figures == "expected":
+            return passes(assertion, one.expected(metric, load))
+        return passes(assertion, one.figure(metric, load).at(target.figures))
 
     def passing(change: Change) -> bool:
         tried = sized.tried(change)
         try:
-            return tried is not None and passes(assertion, tried.expected(metric, load))
+            return tried is not None and figure(tried)
         except KvcalcError:
             return False
 
-    told = []
-    if metric in _SHORTER:
+    told = (_told(target, change) for change in _passing(sized, assertion, passing))
+    lines = list(islice(filter(None, told), _MOST_TOLD))
+    if not lines:
+        return "no single setting was found that passes"
+    return "; ".join(f"{line} passes" for line in lines)
+
+
+def _passing(
+    sized: Sized, assertion: Assertion, passing: Callable[[Change], bool]
+) -> Iterator[Change]:
+    """Yield changes that pass, one a kind."""
+    if assertion.metric in _SHORTER:
         length = _longest(sized, assertion, passing)
         if length is not None:
-            told.append(_told(sized, of_length(sized.question, length), flags=flags))
-    for group in _changes(sized, metric):
+            yield of_length(sized.question, length)
+    for group in _changes(sized, assertion.metric):
         found = next((change for change in group if passing(change)), None)
         if found is not None:
-            told.append(_told(sized, found, flags=flags))
-        if len(told) == _MOST_TOLD:
-            break
-    if not told:
-        return "no single setting was found that passes"
-    return "; ".join(f"{line} passes" for line in told)
+            yield found
 
 
 def _longest(sized: Sized, assertion: Assertion, passing: Callable[[Change], bool]) -> int | None:
@@ -121,8 +132,9 @@ def _changes(sized: Sized, metric: str) -> Iterator[Iterator[Change]]:
 
 
 def _more_ranks(question: Question) -> Iterator[Change]:
-    tp = question.deployment.tensor_parallel_size * 2
-    while tp <= _MOST_RANKS:
+    now = question.deployment.tensor_parallel_size
+    tp = now * 2
+    while tp <= min(_MOST_RANKS, now * _MOST_TIMES):
         yield Change("", {"tensor_parallel_size": tp})
         tp *= 2
 
@@ -135,14 +147,10 @@ def _more_replicas(question: Question) -> Iterator[Change]:
         yield Change("", {"data_parallel_size": dp * factor})
 
 
-def _told(sized: Sized, change: Change, *, flags: bool) -> str:
+def _told(target: Target, change: Change) -> str:
+    """Return a change in the engine's words; "" where it has none for it."""
     if change.name == "no speculation":
         return change.name
-    engine = sized.question.deployment.engine
-    words = []
-    for name, value in {**change.settings, **change.args}.items():
-        if value is not None:
-            flag = spelled(engine, name, value) if flags else None
-            word = str(value).lower() if isinstance(value, bool) else value
-            words.append(flag or f"{name} {word}")
-    return " ".join(words)
+    given = {**change.settings, **change.args}
+    words = [said(target, name, value) for name, value in given.items() if value is not None]
+    return "" if None in words else " ".join(str(word) for word in words)

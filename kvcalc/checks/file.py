@@ -25,6 +25,7 @@ from kvcalc.checks.values import read_value
 from kvcalc.checks.workloads import WorkloadEntry, read_workload
 from kvcalc.core.checks import Assertion, CheckLevel, parse_assertion
 from kvcalc.core.errors import InputError, InputFaults, KvcalcError, UnknownNameError
+from kvcalc.core.finding_codes import FINDING_CODES
 from kvcalc.core.metrics import Figure
 from kvcalc.models.documents import Document, KeyPath, read_document
 
@@ -58,6 +59,7 @@ class Entry(NamedTuple):
         workloads: names.
         assertions: by name, above the file's.
         levels: of findings by code, above the file's.
+        file: that all of this stands in.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Entry(NamedTuple):
     workloads: tuple[str, ...] = ()
     assertions: Mapping[str, Assertion] = {}
     levels: Mapping[str, CheckLevel] = {}
+    file: str = ""
 
 
 class CheckFile(NamedTuple):
@@ -240,8 +243,12 @@ class _Reader:
         places: dict[str, KeyPath] = {key: (*path, key) for key in given}
         files = self.texts(given.get("file"), (*path, "file"))
         name = given.get("name", files[0] if files else None)
-        if not isinstance(name, str) or not name.strip():
+        if name is None or name == "":
             self.fault(path, "a deployment has no name", "write - name: chat-prod")
+            name = ""
+        elif not isinstance(name, str) or not name.strip():
+            hint = f'quote it: name: "{name}"' if isinstance(name, (int, float)) else "give a text"
+            self.fault((*path, "name"), "the name of a deployment is no text", hint)
             name = ""
         if not files and "model" not in given and "server" in given:
             self.fault((*path, "server"), "server is of a file", "write file: deploy.yaml")
@@ -262,6 +269,7 @@ class _Reader:
             workloads=names,
             assertions=self.assertions(given.get("assert"), (*path, "assert")),
             levels=self.levels(given.get("findings"), (*path, "findings")),
+            file=self.document.file,
         )
 
     def distinct(self, entries: list[Entry]) -> None:
@@ -342,6 +350,9 @@ class _Reader:
     def levels(self, given: object, path: KeyPath) -> dict[str, CheckLevel]:
         found: dict[str, CheckLevel] = {}
         for code, level in self.mapping(given, path, "findings: {unknown-flag: error}").items():
+            if code not in FINDING_CODES:
+                self.unknown("finding", code, FINDING_CODES, (*path, code))
+                continue
             known = self.one_of(level, _FINDING_LEVELS, (*path, code), "level")
             if known is not None:
                 found[code] = known

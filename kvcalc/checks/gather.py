@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kvcalc.checks.cards import card_of
 from kvcalc.checks.context import Context
 from kvcalc.checks.file import (
     DEFAULT_FILE,
@@ -19,12 +20,14 @@ from kvcalc.checks.file import (
 from kvcalc.checks.models import Models
 from kvcalc.checks.servers import of_entry, of_server
 from kvcalc.checks.sized import Load
-from kvcalc.checks.targets import Target
+from kvcalc.checks.targets import Fault, Target
 from kvcalc.checks.workloads import load_of
 from kvcalc.core.checks import Assertion
+from kvcalc.core.credentials import without_credentials
 from kvcalc.core.errors import InputError, KvcalcError, UsageError
+from kvcalc.core.units import format_bytes
 from kvcalc.manifests.found import Attached, Server
-from kvcalc.manifests.sources import Folder, Source, decoded, find
+from kvcalc.manifests.sources import Folder, Source, charts_of, decoded, find, is_values_of
 from kvcalc.models.text import printable
 
 __all__ = ["Options", "gather", "read_settings"]
@@ -128,6 +131,7 @@ def _context(options: Options, settings: CheckFile | None) -> Context:
         base=settings.folder if settings is not None else "",
     )
     gpu = defaults.settings.get("gpu")
+    _within_card(options)
     return Context(
         models=models,
         gpu=options.gpu,
@@ -143,16 +147,40 @@ def _context(options: Options, settings: CheckFile | None) -> Context:
     )
 
 
+def _within_card(options: Options) -> None:
+    """Check that no more of a card is said to be free than it has.
+
+    Raises:
+        UsageError: it is.
+    """
+    total = options.gpu_memory
+    if total is None and options.gpu is not None:
+        total = card_of(options.gpu).memory_bytes
+    if options.gpu_free is not None and total is not None and options.gpu_free > total:
+        raise UsageError(
+            f"{format_bytes(options.gpu_free)} are free of a card of {format_bytes(total)}",
+            hint="give less than the whole card",
+            where="--gpu-free",
+        )
+
+
 def _of_path(
     path: str, options: Options, context: Context, stdin: bytes | None
 ) -> Iterator[Target]:
+    found: list[tuple[Source, str | None, list[Server]]] = []
     for source in find([path], stdin):
         name = source.name.lower()
         text = _text_of(source) if name == "-" or name.endswith((".yaml", ".yml")) else None
         if text is not None and is_check_file(source.name, text):
-            yield from _of_check_file(source, text, options)
+            found.append((source, text, []))
         else:
-            yield from (of_server(server, context) for server in _servers(source))
+            found.append((source, None, _servers(source)))
+    charts = charts_of(source.name for source, _, servers in found if servers)
+    for source, text, servers in found:
+        if text is not None:
+            yield from _of_check_file(source, text, options)
+        elif not is_values_of(source.name, charts):
+            yield from (of_server(server, context) for server in servers)
 
 
 def _servers(source: Source) -> list[Server]:
@@ -161,20 +189,14 @@ def _servers(source: Source) -> list[Server]:
     Raises:
         InputError: it was named and starts none, or it is broken.
     """
-    from kvcalc.manifests import read_source  # runs of kvcalc.yaml alone do without
-    from kvcalc.manifests.commands import read
-
-    def beside(path: str) -> Attached | None:
-        text = source.folder.read(path)
-        return None if text is None else Attached(path, 1, text)
+    from kvcalc.manifests.paths import servers_of  # runs of kvcalc.yaml alone do without
 
     try:
-        found = read_source(source.name, source.text, source.folder)
+        return servers_of(source)
     except InputError:
         if source.given:
             raise
         return []
-    return [read(invocation, beside) for invocation in found]
 
 
 def _of_command(words: Sequence[str]) -> list[Server]:
@@ -243,7 +265,11 @@ def _of_files(
     entry: Entry, file: CheckFile, context: Context, loads: tuple[Load, ...]
 ) -> Iterator[Target]:
     paths = [os.path.join(file.folder, name) for name in entry.files]
-    servers = [server for source in find(paths) for server in _servers(source)]
+    started = [(source.name, _servers(source)) for source in find(paths)]
+    charts = charts_of(name for name, servers in started if servers)
+    servers = [
+        server for name, each in started if not is_values_of(name, charts) for server in each
+    ]
     if entry.server is not None:
         names = [server.invocation.name for server in servers]
         servers = [s for s in servers if s.invocation.name == entry.server]
@@ -266,9 +292,7 @@ def _unreadable(path: str, error: KvcalcError) -> Target:
         printable(path),
         file if number else printable(path),
         number,
-        refused=True,
-        reason=error.message,
-        hint=error.hint,
+        faults=(Fault("unreadable", error.message, error.hint),),
     )
 
 
@@ -288,5 +312,6 @@ def _named_apart(targets: list[Target]) -> list[Target]:
             unique = f"{name} ({number})"
             number += 1
         taken.add(unique)
-        found.append(target._replace(name=printable(unique), file=printable(target.file)))
+        shown = without_credentials(printable(unique))
+        found.append(target._replace(name=shown, file=printable(target.file)))
     return found

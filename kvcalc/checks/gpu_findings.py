@@ -1,26 +1,25 @@
-"""GPUs: what a file asks for against what its server uses, and cards that several servers share."""
+"""GPUs: what a file asks for against what its server uses, and the share that it takes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
 from kvcalc.checks.cards import devices_of
+from kvcalc.checks.gpu_layouts import fewer, more, wanted_gpus
 from kvcalc.checks.targets import Target
+from kvcalc.checks.words import said
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import cdiv, format_number_of
 from kvcalc.manifests.found import Finding, GpuRequest, Server
-from kvcalc.sizing.commands import spelled
 from kvcalc.sizing.sizes import sizes_of
 
-__all__ = ["on_requests", "on_shared_cards", "share_of"]
+__all__ = ["on_requests", "share_of"]
 
 _BY_RANKS = ("vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi", "vllm-ascend")
 """Engines that use as many devices as they are told; others take what they find."""
-
-_HOSTS = ("compose", "shell", "command", "systemd", "quadlet")
-"""Carriers whose servers see the host's devices, the first of them where none is named."""
 
 _OF_THE_CARD = ("vllm", "vllm-ascend")
 _STEPS = 1000
@@ -43,7 +42,7 @@ def on_requests(target: Target) -> Iterator[Finding]:
             deployment = _sizes_only(server, str(target.engine))
         except KvcalcError:
             return
-    wanted, nodes = _wanted(server, deployment)
+    wanted, nodes = wanted_gpus(server, deployment)
     asked, how = _asked(gpu)
     line = gpu.line or server.invocation.line
     if asked is not None and wanted > asked * nodes:
@@ -53,8 +52,9 @@ def on_requests(target: Target) -> Iterator[Finding]:
             "error",
             f"{_layout(deployment)} needs {format_number_of(cdiv(wanted, nodes), 'GPU')}{on_each},"
             f" {how} gives {asked}",
-            f"ask for {cdiv(wanted, nodes)}, or {_fewer(target, asked * nodes)}",
+            _or(f"ask for {cdiv(wanted, nodes)}", fewer(target, asked * nodes)),
             line,
+            amount=wanted - asked * nodes,
         )
     elif asked is not None and asked and wanted < asked * nodes:
         idle = asked * nodes - wanted
@@ -63,8 +63,9 @@ def on_requests(target: Target) -> Iterator[Finding]:
             "warning",
             f"{format_number_of(idle, 'GPU')} of {asked * nodes} stay idle: {_layout(deployment)}"
             f" uses {wanted}",
-            _more(target, deployment, wanted, asked * nodes),
+            _or(*more(target, asked * nodes), f"ask for {cdiv(wanted, nodes)}"),
             line,
+            amount=idle,
         )
     yield from _divided(target, gpu, line)
 
@@ -93,24 +94,10 @@ def _sizes_only(server: Server, engine: str) -> Deployment:
     return Deployment(engine=engine, engine_args=args, **sizes)  # type: ignore[arg-type]  # ints
 
 
-def _wanted(server: Server, deployment: Deployment) -> tuple[int, int]:
-    """Return the GPUs that the ranks of all nodes need, and the number of nodes."""
-    other = {s.name: s.value for s in server.settings}
-    sizes = sizes_of(deployment)
-    local = other.get("data_parallel_size_local")
-    if isinstance(local, int) and local > 0:  # this server's part of the replicas
-        return sizes.tp * sizes.pp * local, 1
-    nodes = server.invocation.nodes
-    given = other.get("nnodes")
-    if isinstance(given, int) and given > nodes:
-        nodes = given
-    return sizes.num_gpus, nodes
-
-
 def _asked(gpu: GpuRequest) -> tuple[int | None, str]:
     """Return the devices that one copy is given on a node, and by what; None: nobody says."""
     if gpu.visible is not None:
-        return len(gpu.visible), f"the list of visible devices ({', '.join(gpu.visible) or 'none'})"
+        return len(gpu.visible), _visible(gpu.visible)
     if gpu.devices is not None:
         return gpu.devices, gpu.resource or "the file"
     if gpu.product is not None and gpu.resource is None:
@@ -130,23 +117,19 @@ def _layout(deployment: Deployment) -> str:
     return " x ".join(parts)
 
 
-def _flag(target: Target, field: str, value: int) -> str:
-    told = spelled(str(target.engine), field, value) if target.flags else None
-    return told or f"{field} {value}"
+def _visible(devices: tuple[str, ...]) -> str:
+    """Return how a list of devices is told: by their numbers; another text may be anything."""
+    if not devices:
+        return "the list of visible devices (none)"
+    if all(device.isascii() and device.isdigit() for device in devices):
+        return f"the list of visible devices ({', '.join(devices)})"
+    return "the list of visible devices"
 
 
-def _fewer(target: Target, asked: int) -> str:
-    return f"set {_flag(target, 'tensor_parallel_size', max(1, asked))}"
-
-
-def _more(target: Target, deployment: Deployment, wanted: int, asked: int) -> str:
-    sizes = sizes_of(deployment)
-    if asked % wanted:
-        return f"ask for {wanted}"
-    factor = asked // wanted
-    tp = _flag(target, "tensor_parallel_size", sizes.tp * factor)
-    dp = _flag(target, "data_parallel_size", sizes.replicas * factor)
-    return f"{tp} for longer sequences, {dp} for more of them, or ask for {wanted}"
+def _or(*cures: str) -> str:
+    """Join cures: `a, b, or c`."""
+    *others, last = [cure for cure in cures if cure]
+    return f"{', '.join(others)}, or {last}" if others else last
 
 
 def share_of(target: Target) -> float | None:
@@ -154,17 +137,31 @@ def share_of(target: Target) -> float | None:
     from kvcalc.engines.vllm.rules import rules_of  # only shared cards ask for it
     from kvcalc.engines.vllm.version import release
 
-    question = target.question
-    if question is None or question.deployment.kv_cache_memory_bytes is not None:
+    given = _sizes_given(target)
+    if given is None or given["kv_cache_memory_bytes"] is not None:
         return None
-    share = question.deployment.gpu_memory_utilization
+    share = given["gpu_memory_utilization"]
     if share is not None:
-        return share
+        return float(share)
     version = target.engine_version if target.engine == "vllm" else None
     try:
         return rules_of(release(version)).gpu_memory_utilization
     except KvcalcError:
         return rules_of(release(None)).gpu_memory_utilization
+
+
+def _sizes_given(target: Target) -> dict[str, Any] | None:
+    """Return what sizes a server's part of the card; None where a variable leaves it open.
+
+    A server whose model is not known takes its share all the same.
+    """
+    names = ("kv_cache_memory_bytes", "gpu_memory_utilization")
+    if target.question is not None:
+        return {name: getattr(target.question.deployment, name) for name in names}
+    read = {s.name: s.value for s in target.server.settings} if target.server is not None else {}
+    if any(name in read and read[name] is None for name in names):
+        return None
+    return {name: read.get(name) for name in names}
 
 
 def _divided(target: Target, gpu: GpuRequest, line: int) -> Iterator[Finding]:
@@ -189,6 +186,7 @@ def _divided(target: Target, gpu: GpuRequest, line: int) -> Iterator[Finding]:
                 f" takes {share:g} of the whole card: {servers * share:g} in all",
                 f"at most {_share(target, most)}",
                 line,
+                amount=servers * share,
             )
     elif gpu.shared:
         yield Finding(
@@ -198,78 +196,10 @@ def _divided(target: Target, gpu: GpuRequest, line: int) -> Iterator[Finding]:
             " of all of it",
             f"give each of two servers at most {_share(target, 0.5)}",
             line,
+            amount=share,
         )
 
 
 def _share(target: Target, value: float) -> str:
-    told = spelled(str(target.engine), "gpu_memory_utilization", value) if target.flags else None
-    return told or f"gpu_memory_utilization {value:g}"
-
-
-def on_shared_cards(targets: Sequence[Target]) -> Iterator[tuple[Target, Finding]]:
-    """Yield findings on servers of one file that run on the same device of the same machine."""
-    by_device: dict[tuple[str, str], list[Target]] = {}
-    for target in targets:
-        for device in _devices(target):
-            by_device.setdefault((target.file, device), []).append(target)
-    told: set[tuple[str, ...]] = set()
-    for (_, device), sharing in by_device.items():
-        names = tuple(t.name for t in sharing)
-        if len(sharing) < 2 or names in told:  # noqa: PLR2004 - one alone shares nothing
-            continue
-        told.add(names)
-        yield from _sharing(device, sharing)
-
-
-def _devices(target: Target) -> Iterable[str]:
-    server = target.server
-    if server is None or target.engine is None:
-        return ()
-    gpu = server.invocation.gpu
-    if server.invocation.carrier not in _HOSTS:
-        return ()  # devices are counted anew in each pod
-    if gpu.visible is not None:
-        return gpu.visible
-    if gpu.devices is None and not gpu.every:
-        return ()
-    if gpu.resource is not None and "/" in gpu.resource:
-        return ()  # a scheduler gives each its own
-    ranks = 1 if target.question is None else sizes_of(target.question.deployment).num_gpus
-    return [str(n) for n in range(ranks)]
-
-
-def _sharing(device: str, sharing: list[Target]) -> Iterator[tuple[Target, Finding]]:
-    last = sharing[-1]
-    line = last.server.invocation.gpu.line if last.server is not None else 0
-    others = ", ".join(t.name for t in sharing[:-1])
-    shares = [share_of(t) for t in sharing if t.engine in _OF_THE_CARD]
-    known = [share for share in shares if share is not None]
-    if len(shares) == len(sharing) == len(known):
-        total = sum(Fraction(str(share)) for share in known)
-        if total > 1:
-            most = int(_STEPS / len(known)) / _STEPS
-            level = "error" if last.server and last.server.invocation.carrier == "compose" else None
-            yield (
-                last,
-                Finding(
-                    "shares-over-card",
-                    level or "warning",  # type: ignore[arg-type]  # one of its words
-                    f"on device {device} beside {others}: shares of"
-                    f" {' + '.join(f'{s:g}' for s in known)} are {float(total):g} of the card",
-                    f"at most {_share(last, most)} each, or another device; start them one after"
-                    " another",
-                    line or last.line,
-                ),
-            )
-        return
-    yield (
-        last,
-        Finding(
-            "shared-card",
-            "warning",
-            f"on device {device} beside {others}: what each gets hangs on which starts first, as"
-            " its share is one of what is free then",
-            "give each a size of its own, or another device",
-            line or last.line,
-        ),
-    )
+    name = "gpu_memory_utilization"
+    return said(target, name, f"{value:g}") or f"{name} {value:g}"

@@ -19,7 +19,7 @@ from kvcalc.models import load_model
 from kvcalc.models.presets import alias_index, load_model_preset
 from kvcalc.models.text import printable
 
-__all__ = ["Models", "Named"]
+__all__ = ["Models", "Named", "known_presets"]
 
 _SCHEMES = re.compile(r"^(?:hf|huggingface|modelscope|ms|s3|gs|pvc|oci)://")
 _QUANTISED = re.compile(
@@ -27,7 +27,7 @@ _QUANTISED = re.compile(
     r"|nvfp4|mxfp4|bnb[-_]4bit|autoround[-_]int4|fp4|gguf|q\d[_a-z0-9]*|4bit|8bit)+$",
     re.IGNORECASE,
 )
-_BILLIONS = re.compile(r"\d+(?:\.\d+)?b(?![a-z])")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?b?(?![a-z])")
 _WEIGHTS = {
     "fp8": "fp8",
     "awq": "awq",
@@ -74,13 +74,22 @@ class Models:
         self.base = base
         self._found: dict[str, tuple[ModelSpec, str | None] | KvcalcError] = {}
 
-    def find(self, name: str) -> tuple[ModelSpec, str | None]:
+    def find(self, name: str, variables: tuple[str, ...] = ()) -> tuple[ModelSpec, str | None]:
         """Return the model that a server calls `name`, and its weights' format where that is told.
+
+        Args:
+            name: as the server is given it.
+            variables: that the name came out of; the map may call the model `$NAME` by them.
 
         Raises:
             UnknownNameError: none of that name; the hint says how to name it.
             KvcalcError: the file that the map names cannot be read.
         """
+        for variable in variables:
+            for key in (f"${variable}", f"${{{variable}}}", f"$({variable})"):
+                if key in self.named:
+                    given = self.named[key]
+                    return self._load(given.source), given.quantization
         if name not in self._found:
             try:
                 self._found[name] = self._look_up(name)
@@ -115,6 +124,12 @@ class Models:
         except InputError as error:
             error.hint = error.hint or "models: maps a served name to a preset or a config.json"
             raise
+
+
+@cache
+def known_presets() -> frozenset[str]:
+    """Return the names of kvcalc's own models, whose lengths were looked at."""
+    return frozenset(aliases(()).values())
 
 
 @cache
@@ -159,15 +174,15 @@ def _hint(name: str, index: Mapping[str, str]) -> str:
 def _like(plain: str, index: Mapping[str, str]) -> Iterator[str]:
     """Yield known names of the same name in another organisation, then those that resemble it.
 
-    A name of another size (8b for 32b) is no likeness.
+    A name of another size or version (8b for 32b, phi-2 for phi-4) is no likeness.
     """
     if plain in index:
         yield plain
     yield from (key for key in index if key.rpartition("/")[2] == plain)
-    sizes = _BILLIONS.findall(plain)
-    yield from (
-        key for key in nearest(plain, index) if not sizes or _BILLIONS.findall(key) == sizes
-    )
+    numbers = sorted(_NUMBER.findall(plain))
+    if numbers:
+        alike = [key for key in index if sorted(_NUMBER.findall(key.rpartition("/")[2])) == numbers]
+        yield from nearest(plain, alike)
 
 
 def _weights_of(short: str) -> str | None:

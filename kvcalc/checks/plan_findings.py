@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kvcalc.checks.lengths import is_stretched, lets_longer
+from kvcalc.checks.models import known_presets
 from kvcalc.checks.sized import Sized
 from kvcalc.checks.targets import Target
+from kvcalc.checks.words import said
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.manifests.found import Finding, Level
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.commands import spelled
 from kvcalc.sizing.shares import LONGER
 from kvcalc.sizing.solve import solve
 
 __all__ = ["on_plan"]
 
 _FP8_FROM = (8, 9)  # compute capability: Ada and Hopper
-_FP8_STORED_FROM = (8, 0)
+_FP8_KERNELS = ("vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi")
+_WIDE = "bfloat16"
 _WORTH = 1.01  # factors below say nothing
-_OFF = ("", "0", "false", "no")
 
 
 def on_plan(target: Target, sized: Sized) -> Iterator[Finding]:
@@ -52,16 +54,22 @@ def _line(target: Target, *names: str) -> tuple[int, str]:
 
 
 def _finding(
-    target: Target, code: str, level: Level, message: str, cure: str, *names: str
+    target: Target,
+    code: str,
+    level: Level,
+    message: str,
+    cure: str,
+    *names: str,
+    amount: float | None = None,
 ) -> Finding:
     line, file = _line(target, *names)
-    return Finding(code, level, message, cure, line, file)
+    return Finding(code, level, message, cure, line, file, amount)
 
 
 def _set(target: Target, name: str, value: Any) -> str:
-    told = spelled(str(target.engine), name, value) if target.flags else None
+    """Return a setting in the engine's words; in kvcalc's where it has none."""
     word = str(value).lower() if isinstance(value, bool) else value
-    return told or f"{name} {word}"
+    return said(target, name, value) or f"{name} {word}"
 
 
 def _other(target: Target, name: str) -> object:
@@ -74,48 +82,54 @@ def _other(target: Target, name: str) -> object:
 
 def _length_over_model(target: Target, sized: Sized) -> Iterator[Finding]:
     own, length = sized.question.model.max_position_embeddings, sized.plan.max_model_len
-    if own is None or length <= own or target.engine == "none":
+    if own is None or length <= own or target.engine == "none" or is_stretched(target.server):
         return
     switch = LONGER.get(str(target.engine))
-    env = target.server.invocation.env if target.server is not None else {}
-    allowed = switch in env and env[switch].text.strip().lower() not in _OFF if switch else True
-    if _other(target, "hf_overrides") or _other(target, "rope_scaling"):
-        return
-    refuses = f": {target.engine} refuses it" if not allowed else ""
+    allowed = switch is None or lets_longer(target.server, switch)
+    sure = sized.question.model.name in known_presets()  # one's own config may stretch positions
+    if not allowed and not sure:
+        cause = f": {target.engine} refuses it unless the model's config stretches its positions"
+    else:
+        cause = "" if allowed else f": {target.engine} refuses it"
     yield _finding(
         target,
         "length-over-model",
-        "warning" if allowed else "error",
+        "error" if sure and not allowed else "warning",
         f"a maximum of {format_count(length)} tokens is beyond the model's own"
-        f" {format_count(own)}{refuses}",
+        f" {format_count(own)}{cause}",
         f"{_set(target, 'max_model_len', own)} is the longest"
         + (f"; {switch}=1 lets more pass" if switch and not allowed else ""),
         "max_model_len",
         "context_length",
         "ctx_size",
+        amount=length - own,
     )
 
 
 def _fp8_on_old_card(target: Target, sized: Sized) -> Iterator[Finding]:
+    """Find a cache in fp8 on an NVIDIA card without it, which the engine takes all the same."""
     gpu = sized.question.deployment.gpu
     if not isinstance(gpu, GpuSpec) or gpu.compute_capability is None:
-        return
-    if not sized.plan.kv_cache_dtype.startswith("fp8"):
+        return  # of another maker
+    if target.engine not in _FP8_KERNELS or not sized.plan.kv_cache_dtype.startswith("fp8"):
         return
     major, minor = (int(part) for part in gpu.compute_capability.split("."))
     if (major, minor) >= _FP8_FROM:
         return
-    bare = (major, minor) < _FP8_STORED_FROM
+    wide = _changed(sized, {"kv_cache_dtype": "auto"}, {})
+    if wide is not None and wide.plan.kv_cache_dtype.startswith("fp8"):  # the checkpoint says so
+        wide = _changed(sized, {"kv_cache_dtype": _WIDE}, {})
+    word = "auto" if wide is None or wide.question.deployment.kv_cache_dtype == "auto" else _WIDE
+    cures = [] if wide is None or not wide.fits else [_set(target, "kv_cache_dtype", word)]
     yield _finding(
         target,
         "fp8-on-old-card",
-        "error" if bare else "warning",
-        f"{gpu.name} (compute capability {gpu.compute_capability}) has no fp8"
-        + ("" if bare else ": the cache is stored in it and widened for every step, where the"
-           " attention kernels can"),
-        f"{_set(target, 'kv_cache_dtype', 'auto')}, or a card from 8.9 on (l4, l40s, h100-80gb)",
+        "warning",
+        f"{gpu.name} (compute capability {gpu.compute_capability}) does not compute in fp8: the"
+        " cache is stored in it and widened for every step, where the attention kernels can",
+        ", or ".join([*cures, "a card from 8.9 on (l4, l40s, h100-80gb)"]),
         "kv_cache_dtype",
-    )  # fmt: skip
+    )
 
 
 def _unchunked(target: Target, sized: Sized) -> Iterator[Finding]:
@@ -133,6 +147,7 @@ def _unchunked(target: Target, sized: Sized) -> Iterator[Finding]:
         " as prefills are not chunked",
         f"{_set(target, 'max_num_batched_tokens', length)}, or chunked prefill",
         "max_num_batched_tokens",
+        amount=length - batched,
     )
 
 
@@ -174,6 +189,7 @@ def _duplicated(target: Target, sized: Sized) -> Iterator[Finding]:
         " heads than ranks",
         cure,
         "tensor_parallel_size",
+        amount=factor,
     )
 
 
@@ -194,6 +210,7 @@ def _places_out_of_reach(target: Target, sized: Sized) -> Iterator[Finding]:
         f" {format_count(tokens)} tokens",
         "longer ones wait or are preempted: see it for your own requests with a workload",
         "max_num_seqs",
+        amount=wanted / room if room else None,
     )
 
 
@@ -230,6 +247,7 @@ def _hybrid_off(target: Target, sized: Sized) -> Iterator[Finding]:
             f" {format_bytes(now)}, not {format_bytes(then)}",
             cure,
             name,
+            amount=now - then,
         )
 
 
@@ -251,6 +269,7 @@ def _speculation(target: Target, sized: Sized) -> Iterator[Finding]:
             "fewer proposed tokens or none, where the cache is what is short",
             "speculative_method",
             "num_speculative_tokens",
+            amount=then - now,
         )
 
 
@@ -274,6 +293,7 @@ def _fraction_interval(target: Target, sized: Sized) -> Iterator[Finding]:
         f"mem_fraction_static {share} {what}",
         cure,
         "mem_fraction_static",
+        amount=sized.worked.missing() or None,
     )
 
 

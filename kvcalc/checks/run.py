@@ -11,11 +11,12 @@ import msgspec
 from kvcalc.checks.cards import memory_only
 from kvcalc.checks.contradictions import contradictions
 from kvcalc.checks.cures import cure
-from kvcalc.checks.gpu_findings import on_shared_cards
 from kvcalc.checks.hidden import hide
+from kvcalc.checks.refusals import refusals
+from kvcalc.checks.shared_cards import on_shared_cards
 from kvcalc.checks.shown import deployed
 from kvcalc.checks.sized import Load, MissingFigureError, Sized
-from kvcalc.checks.targets import Target
+from kvcalc.checks.targets import Fault, Target
 from kvcalc.core.check_report import CheckReport
 from kvcalc.core.checks import (
     Assertion,
@@ -30,7 +31,7 @@ from kvcalc.core.checks import (
     summary,
 )
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import KvcalcError, printable
+from kvcalc.core.errors import KvcalcError, NotModelledError, UnknownReleaseError, printable
 from kvcalc.core.metrics import METRICS
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.manifests.found import Finding
@@ -111,13 +112,14 @@ class _Checked:
         self.findings = [*target.findings, *shared]
         self.skip: tuple[str, str] | None = (target.reason, target.hint) if target.reason else None
         self.only_plan = False
+        self.faults: list[Fault] = []
 
     def results(self) -> Iterator[Check]:
         target = self.target
-        if target.refused:
-            yield self.refusal()
-            self.skip = ("it was refused", "")
         self.prepare()
+        for fault in (*target.faults, *self.faults):
+            yield self.fault(fault)
+            self.skip = ("it was refused", "")
         checks = list(self.assertions())
         for finding in self.findings:
             yield self.finding(finding)
@@ -138,13 +140,24 @@ class _Checked:
             self.findings += contradictions(target, self.sized, only_plan=self.only_plan)
         except KvcalcError as error:
             self.findings += contradictions(target, None)
-            if _NOT_MODELLED.search(error.message):
-                self.skip = (error.message, error.hint)
-                return
-            self.findings.append(
-                Finding("engine-refuses", "error", error.message, error.hint, *self.place())
-            )
-            self.skip = ("the engine refuses these settings", "")
+            self.refused(error)
+
+    def refused(self, error: KvcalcError) -> None:
+        """Tell what the engine refuses, or that kvcalc does not know it."""
+        assert self.sized is not None  # noqa: S101 - it was asked
+        if isinstance(error, UnknownReleaseError) and self.target.asked_release:
+            self.faults.append(Fault("engine-refuses", error.message, error.hint))
+            return
+        if _not_modelled(error):
+            self.skip = (error.message, error.hint)
+            return
+        for found in refusals(self.target, self.sized, error):
+            if _not_modelled(found.error):
+                break
+            place = self.place(*([found.setting] if found.setting is not None else []))
+            message, hint = found.error.message, found.error.hint
+            self.findings.append(Finding("engine-refuses", "error", message, hint, *place))
+        self.skip = ("the engine refuses these settings", "")
 
     def without_effect(self) -> None:
         """Leave out settings that say nothing beside the others: an engine passes over them."""
@@ -226,28 +239,28 @@ class _Checked:
         """Return the line and file of a setting; of the length, which most refusals are about."""
         server = self.target.server
         by_name = {s.name: s for s in server.settings} if server is not None else {}
-        for name in (*names, "max_model_len", "context_length", "ctx_size", "max_seq_len"):
+        for name in names or ("max_model_len", "context_length", "ctx_size", "max_seq_len"):
             if name in by_name:
                 return by_name[name].line, by_name[name].file
+            if name in self.target.lines:
+                return self.target.lines[name], self.target.settings_file
         return self.target.line, ""
 
     # ------------------------------------------------------------------ results
 
-    def refusal(self) -> Check:
+    def fault(self, fault: Fault) -> Check:
         target = self.target
-        level = target.levels.get("unknown-model", "error")
+        level = target.levels.get(fault.code, "error")
         status: Status = "refused" if level == "error" else _STATUS[level]
-        model = target.server.model if target.server is not None else None
-        file = (model.file if model is not None else "") or target.file
-        line = model.line if model is not None and model.line else target.line
-        line = line if file else 0
+        file = fault.file or target.file
+        line = (fault.line or target.line) if file else 0
         return Check(
             name=target.name,
-            assertion="unknown-model",
+            assertion=fault.code,
             level=level,
             status=status,
-            message=target.reason,
-            hint=target.hint,
+            message=fault.message,
+            hint=fault.hint,
             where=_where(file, line),
             file=file,
             line=line,
@@ -267,6 +280,7 @@ class _Checked:
             where=_where(file, line),
             file=file,
             line=line,
+            amount=finding.amount,
         )
 
     def assertions(self) -> Iterator[Check]:
@@ -303,14 +317,17 @@ class _Checked:
         except KvcalcError as error:
             return skipped(name, assertion, error.message, error.hint, workload)
         hint = detail = ""
+        amount: float | None = None
         if assertion.level != "off" and not passes(assertion, found.value):
-            hint = cure(sized, assertion, load, flags=self.target.flags)
+            hint = cure(self.target, sized, assertion, load)
             detail = _why(sized, assertion)
-        return check(name, assertion, found, workload=workload, hint=hint, detail=detail)
+            amount = _amount(sized, assertion)
+        return check(
+            name, assertion, found, workload=workload, hint=hint, detail=detail, amount=amount
+        )
 
     def chosen(self, found: Found) -> Found:
-        bound = {"low": found.low, "high": found.high}.get(self.target.figures)
-        return found if bound is None else found._replace(value=bound)
+        return found._replace(value=found.at(self.target.figures))
 
 
 def _of_plan(metric: str) -> bool:
@@ -319,9 +336,21 @@ def _of_plan(metric: str) -> bool:
     return metric in _OF_PLAN or (over_requests and metric != "workload_concurrency")
 
 
+def _not_modelled(error: KvcalcError) -> bool:
+    """Whether an engine may well take it, and kvcalc does not know."""
+    return isinstance(error, NotModelledError) or bool(_NOT_MODELLED.search(error.message))
+
+
+def _amount(sized: Sized, assertion: Assertion) -> int | None:
+    """Return by how many bytes it does not fit; None where no memory would do."""
+    if assertion.metric not in ("fits", "may_fit") or assertion.limit is not True:
+        return None
+    return sized.worked.missing() or None
+
+
 def _why(sized: Sized, assertion: Assertion) -> str:
     """Say why it does not fit."""
-    if assertion.metric not in ("fits", "may_fit", "missing_bytes"):
+    if assertion.metric not in ("fits", "may_fit", "missing_bytes") or assertion.limit is False:
         return ""
     worked = sized.worked
     refusal = worked.refusal("high") or worked.refusal("low")

@@ -8,16 +8,18 @@ from typing import Any
 from kvcalc.checks.cards import memory_only
 from kvcalc.checks.context import Context
 from kvcalc.checks.file import Entry, Given
+from kvcalc.checks.lengths import is_stretched, lets_longer
 from kvcalc.checks.sized import Load
-from kvcalc.checks.targets import Target
+from kvcalc.checks.targets import Fault, Target
 from kvcalc.core.checks import Assertion
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError
+from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError, printable
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count, format_number_of
 from kvcalc.core.weight_dtypes import weight_width
 from kvcalc.engines import known as known_engine
 from kvcalc.manifests.found import Finding, Server, Setting
+from kvcalc.manifests.gpus import other_device
 from kvcalc.sizing import Question
 from kvcalc.sizing.shares import LONGER
 
@@ -75,32 +77,81 @@ def of_entry(
         levels={**context.levels, **entry.levels},
         loads=loads,
         figures=context.figures,
+        lines={name: given.line for name, given in {**settings, **args}.items()},
+        settings_file=file,
+        asked_release=context.engine_version is not None,
     )
-    place = next((g.line for g in (beside.get("model"),) if g is not None), entry.line)
-    if named is None:
-        hint = "write model: llama-3.1-8b"
-        return made._replace(refused=True, reason="no model is named", hint=hint)
-    fields = {key: given.value for key, given in settings.items()}
+    fields: dict[str, Any] = {key: given.value for key, given in settings.items()}
+    names = _Names(made, context, {**settings, **{k: g for k, g in beside.items() if k == "model"}})
+    engine = names.engine(fields.pop("engine", None), named)
+    card = names.card(beside.get("gpu_memory"))
+    fields.pop("gpu", None)
+    found = names.model(named)
+    draft = names.draft(fields.get("draft_model"))
+    made = names.made._replace(engine=engine, gpu=card)
+    if engine is None:
+        return made
+    if draft is not None:
+        fields["draft_model"] = draft
     try:
-        engine = known_engine(str(fields.pop("engine", _engine_for(named))))
-        card = context.card(_text(settings.get("gpu")))
-        fields.pop("gpu", None)
-        memory = beside.get("gpu_memory")
-        if memory is not None:
-            card = _with_memory(card, int(memory.value))
-        made = made._replace(engine=engine, gpu=card)
         deployment = _deployment(
             engine, fields, {key: given.value for key, given in args.items()}, card, context
         )
     except KvcalcError as error:
         return _stopped(made, "bad-setting", error, made.line)
     made = made._replace(engine_version=deployment.engine_version)
-    try:
-        model, kept = context.models.find(named)
-        deployment = _with_draft(deployment, context)
-    except KvcalcError as error:
-        return _unknown_model(made, error)._replace(line=place)
-    return _asked(made, deployment, model, kept, beside, context)
+    if found is None or made.faults:
+        return made
+    return _asked(made, deployment, *found, beside, context)
+
+
+class _Names:
+    """Looks up what a deployment of kvcalc.yaml names; each name that is not known is a fault."""
+
+    def __init__(self, made: Target, context: Context, given: Mapping[str, Given]) -> None:
+        self.made = made
+        self.context = context
+        self.given = given
+
+    def fault(self, code: str, key: str, error: KvcalcError) -> None:
+        line = self.given[key].line if key in self.given else self.made.line
+        told = Fault(code, str(error), error.hint, line)
+        self.made = self.made._replace(faults=(*self.made.faults, told))
+
+    def engine(self, given: Any, model: str | None) -> str | None:
+        try:
+            return known_engine(str(given or _engine_for(model or "")))
+        except KvcalcError as error:
+            self.fault("unknown-engine", "engine", error)
+            return None
+
+    def card(self, memory: Given | None) -> GpuSpec | None:
+        try:
+            card = self.context.card(_text(self.given.get("gpu")))
+        except KvcalcError as error:
+            self.fault("unknown-gpu", "gpu", error)
+            return None
+        return card if memory is None else _with_memory(card, int(memory.value))
+
+    def model(self, named: str | None) -> tuple[ModelSpec, str | None] | None:
+        if named is None:
+            error = InvalidValueError("no model is named", hint="write model: llama-3.1-8b")
+            self.fault("unknown-model", "model", error)
+            return None
+        try:
+            return self.context.models.find(named)
+        except KvcalcError as error:
+            self.fault("unknown-model", "model", error)
+            return None
+
+    def draft(self, named: Any) -> ModelSpec | None:
+        if not isinstance(named, str):
+            return None
+        try:
+            return self.context.models.find(named)[0]
+        except KvcalcError as error:
+            self.fault("unknown-model", "draft_model", error)
+            return None
 
 
 def _engine_for(model: str) -> str:
@@ -140,6 +191,9 @@ class _Build:
             loads=self.loads,
             figures=context.figures,
             server=server,
+            lines={name: given.line for name, given in {**entry.settings, **entry.args}.items()},
+            settings_file=entry.file,
+            asked_release=context.engine_version is not None,
         )
         if made.engine is None:
             return made._replace(
@@ -149,7 +203,15 @@ class _Build:
         try:
             made = made._replace(gpu=self._card())
         except UnknownNameError as error:
-            made = made._replace(no_card=(str(error), error.hint))
+            typed = entry.settings.get("gpu")
+            if typed is None or context.gpu is not None:
+                made = made._replace(no_card=(str(error), error.hint))
+            else:
+                made = _faulty(made, "unknown-gpu", error, typed.line, entry.file)
+        other = other_device(invocation.gpu)
+        if made.gpu is None and made.no_card is None and other is not None:
+            why = f"{printable(other)} counts devices that are no GPUs, which kvcalc does not size"
+            made = made._replace(no_card=(why, "give --gpu-memory, and mind that it is a guess"))
         return self._completed(made)
 
     def _card(self) -> GpuSpec | None:
@@ -196,28 +258,48 @@ class _Build:
             fields["engine_version"] = made.engine_version
         try:
             engine = known_engine(str(made.engine))
+        except KvcalcError as error:
+            typed = self.entry.settings.get("engine")
+            if typed is None:
+                return _stopped(made, "bad-setting", error, made.line)
+            return _faulty(made, "unknown-engine", error, typed.line, self.entry.file)
+        try:
             deployment = _deployment(engine, fields, args, made.gpu, self.context)
         except KvcalcError as error:
             return _stopped(made, "bad-setting", error, made.line)
-        if made.model is None:
-            said = self.server.model is not None
-            return made._replace(
-                reason="a variable without a value names the model"
-                if said
-                else "no model is named",
-                hint="give the variable a value, or name the model with --model",
-            )
+        made, model, kept = self._model(made)
+        if made.reason and model is None:
+            return made
         try:
-            model, kept = self.context.models.find(made.model)
             deployment = _with_draft(deployment, self.context)
         except KvcalcError as error:
-            return _unknown_model(made, error)
+            at = read.get("draft_model")
+            place = (at.line, at.file) if at is not None else (0, "")
+            made = _faulty(made, "unknown-model", error, *place)
+        if made.faults or model is None:
+            return made
         auto = read.get("max_model_len")
         made = made._replace(
             auto_length=auto is not None and auto.value == "auto" and auto.kind == "other"
         )
         asked = _asked(made, deployment, model, kept, self.entry.beside, self.context)
         return self._quantised(asked, read.get("quantization"))
+
+    def _model(self, made: Target) -> tuple[Target, ModelSpec | None, str | None]:
+        """Return what is served, and its weights' format where that is told."""
+        at = self.server.model
+        if made.model is None:
+            made = made._replace(model=self.context.models.fallback)
+        if made.model is None:
+            what = "a variable without a value names the model" if at else "no model is named"
+            hint = "give the variable a value, or name the model with --model"
+            return made._replace(reason=what, hint=hint), None, None
+        variables = at.variables if at is not None and at.value == made.model else ()
+        try:
+            return made, *self.context.models.find(made.model, variables)
+        except KvcalcError as error:
+            place = (at.line, at.file) if at is not None else (0, "")
+            return _faulty(made, "unknown-model", error, *place), None, None
 
     def _quantised(self, made: Target, setting: Setting | None) -> Target:
         """Return a target whose weights are in the format that the command says."""
@@ -247,12 +329,9 @@ def _longer(engine: str, server: Server) -> dict[str, str]:
     What a rope scaling or an override makes of the config's own maximum is not known here.
     """
     switch = LONGER.get(engine)
-    if switch is None:
-        return {}
-    told = server.invocation.env.get(switch)
-    raised = any(one.name in ("hf_overrides", "rope_scaling") for one in server.settings)
-    word = told.text.strip() if told is not None and told.text is not None else ""
-    return {switch: "1"} if raised or word.lower() not in ("", "0", "false", "no") else {}
+    if switch and (lets_longer(server, switch) or is_stretched(server)):
+        return {switch: "1"}
+    return {}
 
 
 def _deployment(
@@ -331,6 +410,7 @@ def _over(made: Target, question: Question) -> Iterator[Finding]:
                 f" {load.name} are longer than the maximum of {format_count(longest)} tokens",
                 f"max_model_len {load.lengths.longest} takes all; or say what becomes of them:"
                 " over: clip",
+                amount=over,
             )
 
 
@@ -342,8 +422,9 @@ def _stopped(made: Target, code: str, error: KvcalcError, line: int) -> Target:
     )
 
 
-def _unknown_model(made: Target, error: KvcalcError) -> Target:
-    return made._replace(refused=True, reason=str(error), hint=error.hint)
+def _faulty(made: Target, code: str, error: KvcalcError, line: int, file: str) -> Target:
+    """Return a target with one fault more."""
+    return made._replace(faults=(*made.faults, Fault(code, str(error), error.hint, line, file)))
 
 
 def _assertions(context: Context, entry: Entry) -> dict[str, Assertion]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from kvcalc.checks.sized import Sized
 from kvcalc.checks.targets import Target
 from kvcalc.core.check_report import Deployed, ReadSetting
+from kvcalc.core.credentials import without_credentials
 from kvcalc.core.errors import KvcalcError
 from kvcalc.manifests.found import Server
 
 __all__ = ["deployed"]
 
-_TEXTS = ("quantization", "load_format", "device", "task", "runner", "revision")
+_TEXTS = (
+    *("quantization", "load_format", "device", "task", "runner", "revision"),
+    "max_model_len",  # auto: what fits
+)
 """Settings that decide nothing and are texts: these are shown, others may be anything."""
 
 
@@ -39,8 +43,10 @@ def deployed(target: Target, sized: Sized | None, *, figures: bool, show: bool) 
 def _model(target: Target) -> str | None:
     """Return what is served; a name out of a variable as what kvcalc knows it by."""
     named = target.server.model if target.server is not None else None
+    if target.model is None:
+        return None
     if named is None or named.value != target.model or not named.variables:
-        return target.model
+        return without_credentials(target.model)
     return str(named.shown) if target.question is None else target.question.model.name
 
 
@@ -58,6 +64,7 @@ def _read(server: Server) -> tuple[ReadSetting, ...]:
     def add(name: str, value: str | float | bool | None, kind: str, written: str,
             line: int, file: str = "") -> None:  # fmt: skip
         place = file or invocation.file
+        value = without_credentials(value) if isinstance(value, str) else value
         found.append(
             ReadSetting(
                 name=name,
@@ -80,7 +87,8 @@ def _read(server: Server) -> tuple[ReadSetting, ...]:
         word = gpu.product
         add("gpu", word.shown, "other", gpu.product_key or "gpu", word.line, word.file)
     if gpu.devices is not None:
-        add("num_gpus", gpu.devices, "other", gpu.resource or "gpus", gpu.line)
+        add("num_gpus", gpu.devices, "other", gpu.resource or "gpus", gpu.line, gpu.file)
     if invocation.replicas is not None:
-        add("replicas", invocation.replicas, "other", "replicas", invocation.line)
+        line = invocation.replicas_line or invocation.line
+        add("replicas", invocation.replicas, "other", "replicas", line)
     return tuple(found)

@@ -11,7 +11,22 @@ from kvcalc.core.deployment import GpuSpec
 from kvcalc.manifests.found import Finding, Server
 from kvcalc.sizing import Question
 
-__all__ = ["Target"]
+__all__ = ["Fault", "Target"]
+
+
+class Fault(NamedTuple):
+    """Something that kvcalc could not read or does not know by that name: exit code 2.
+
+    Attributes:
+        code: of finding_codes, by which a level can be set.
+        line, file: where it stands; the target's own where it is not said.
+    """
+
+    code: str
+    message: str
+    hint: str
+    line: int = 0
+    file: str = ""
 
 
 class Target(NamedTuple):
@@ -25,7 +40,7 @@ class Target(NamedTuple):
         question: None where something is missing; `reason` says what.
         reason, hint: why there is no question, and how to give what is missing.
         no_card: why no card is known, and how to name it; None where one is, or the cache is given.
-        refused: the model is not known, or the file is broken: exit 2.
+        faults: names that are not known, or a broken file; with one there is no question.
         copies: servers of this kind beside each other.
         price: of an hour of one GPU.
         flags: cures are spelled as the engine's own flags.
@@ -36,6 +51,8 @@ class Target(NamedTuple):
         loads: workloads.
         figures: which figure of an estimate is compared: expected, low, high.
         server: what was read, where it was a manifest or a command.
+        lines: of what kvcalc.yaml says, by setting; in `settings_file`.
+        asked_release: the release is the caller's, and no file's: an unknown one is a slip.
     """
 
     name: str
@@ -49,7 +66,7 @@ class Target(NamedTuple):
     reason: str = ""
     hint: str = ""
     no_card: tuple[str, str] | None = None
-    refused: bool = False
+    faults: tuple[Fault, ...] = ()
     copies: int = 1
     price: float | None = None
     flags: bool = False
@@ -60,3 +77,6 @@ class Target(NamedTuple):
     loads: tuple[Load, ...] = ()
     figures: str = "expected"
     server: Server | None = None
+    lines: Mapping[str, int] = {}
+    settings_file: str = ""
+    asked_release: bool = False

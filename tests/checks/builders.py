@@ -14,6 +14,7 @@ from kvcalc.checks.targets import Target
 from kvcalc.core.check_report import CheckReport
 from kvcalc.core.checks import Assertion, Check, parse_assertion
 from kvcalc.manifests.found import Finding, GpuRequest, Invocation, Server, Setting, Word
+from kvcalc.sizing.spelling import FIELDS
 
 __all__ = ["by_code", "checked", "codes", "gpus", "report_on", "server", "target"]
 
@@ -78,8 +79,9 @@ def server(
         *((n, v, "arg") for n, v in (args or {}).items()),
         *((n, v, "other") for n, v in (other or {}).items()),
     ]
+    flags = FIELDS.get(engine or "", {})
     settings = tuple(
-        Setting(n, v, kind, f"--{n.replace('_', '-')}", line)  # type: ignore[arg-type]
+        Setting(n, v, kind, flags.get(n, f"--{n.replace('_', '-')}"), line)  # type: ignore[arg-type]
         for line, (n, v, kind) in enumerate(given, 11)
     )
     named = None if model is None else Setting("model", model, "other", "--model", 10)

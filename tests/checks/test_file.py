@@ -149,6 +149,7 @@ FAULTS = {
     "    assert: {fits: {level: fatal}}": ("unknown level", "error", True),
     "    assert: 3": ("assert is not a mapping", "assert:", True),
     "    findings: {idle-gpus: loud}": ("unknown level 'loud'", "error", True),
+    "    findings: {idle-gpu: warn}": ("unknown finding 'idle-gpu'", "idle-gpus", True),
     "    server: chat": ("server is of a file", "file: deploy.yaml", False),
     "    tp: 2\n    tensor_parallel_size: 2": ("is set twice", "leave out", False),
 }
@@ -188,6 +189,8 @@ TOP_FAULTS = {
     "deployments: {name: x}": "dash",
     "deployments: [3]": "name",
     "deployments: [{model: llama-3.1-8b}]": "name",
+    "deployments: [{name: 5, model: llama-3.1-8b}]": 'name: "5"',
+    "findings: {fits: warn}": "known",
     "defaults: {tpp: 2}": "tp",
     "price_per_gpu_hour: free": "number",
 }

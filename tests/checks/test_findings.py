@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from kvcalc.checks.gather import Options, gather
+from kvcalc.checks.run import run
 from kvcalc.core.check_report import CheckReport
 from kvcalc.manifests.found import Server
 from tests.checks.builders import by_code, codes, gpus, report_on, server
@@ -80,7 +83,8 @@ CASES = [
     Case("fp8-on-old-card", "warn",
          {"kv_cache_dtype": "fp8", "gpu": gpus(1, "NVIDIA-A100-SXM4-80GB")},
          {"kv_cache_dtype": "fp8"},
-         "a100-80gb (compute capability 8.0) has no fp8", "--kv-cache-dtype auto, or a card", 11),
+         "a100-80gb (compute capability 8.0) does not compute in fp8",
+         "--kv-cache-dtype auto, or a card", 11),
     Case("prompt-over-step", "fail",
          {"max_model_len": 8192, "max_num_batched_tokens": 2048,
           "other": {"enable_chunked_prefill": False}},
@@ -134,7 +138,7 @@ CASES = [
     Case("engine-refuses", "fail",
          {"tensor_parallel_size": 3, "max_model_len": 8192, "gpu": gpus(3)},
          {"tensor_parallel_size": 2, "max_model_len": 8192, "gpu": L40S_2},
-         "3", "", 12),
+         "3", "", 11),
 ]  # fmt: skip
 each = pytest.mark.parametrize("case", CASES, ids=[f"{i}-{c.code}" for i, c in enumerate(CASES)])
 
@@ -249,3 +253,50 @@ def test_not_modelled_is_no_failure() -> None:
 
     assert {r.status for r in made.results} == {"skip"}
     assert "not modelled" in made.results[0].message
+
+
+@pytest.mark.parametrize("engine", ["vllm serve", "lmdeploy serve api_server"])
+def test_servers_behind_one_another_in_a_script(engine: str, tmp_path: Path) -> None:
+    """Two that `&` leaves running share the first card; in front the second waits for the first."""
+    path = tmp_path / "run.sh"
+    start = f"{engine} meta-llama/Llama-3.1-8B\n"
+
+    def found(text: str) -> list[str]:
+        path.write_text(text, encoding="utf-8")
+        report = run(gather([str(path)], (), Options(gpu="h200")))
+        return [code for code in codes(report) if code.startswith("share")]
+
+    both = start.replace("\n", " &\n") * 2 + "wait\n"
+    code = "shares-over-card" if "vllm" in engine else "shared-card"
+    assert found(both) == [code]
+    assert found(start * 2) == []
+    apart = "CUDA_VISIBLE_DEVICES=0 " + start.replace("\n", " &\n")
+    assert found(apart + apart.replace("=0", "=1")) == []
+
+
+def test_caches_in_bytes_are_added_up(tmp_path: Path) -> None:
+    """Caches that are set in bytes, and the weights beside them, must be on the card together."""
+    path = tmp_path / "run.sh"
+    one = "vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192 --kv-cache-memory-bytes {}G &\n"
+
+    def found(*sizes: int) -> list[str]:
+        path.write_text("".join(map(one.format, sizes)), encoding="utf-8")
+        report = run(gather([str(path)], (), Options(gpu="h100-80gb")))
+        return [r.message for r in report.results if r.assertion.startswith("share")]
+
+    (told,) = found(30, 40)
+    assert "of h100-80gb" in told
+    assert found(10, 12) == []
+
+
+def test_shares_of_models_that_are_not_known(tmp_path: Path) -> None:
+    """A share of the card is taken whatever is served."""
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "vllm serve org/no-such-one --gpu-memory-utilization 0.9 &\n"
+        "vllm serve meta-llama/Llama-3.1-8B --gpu-memory-utilization 0.5 &\n",
+        encoding="utf-8",
+    )
+    report = run(gather([str(path)], (), Options(gpu="h200")))
+
+    assert "0.9 + 0.5 are 1.4 of the card" in by_code(report, "shares-over-card").message

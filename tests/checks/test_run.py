@@ -105,7 +105,7 @@ def test_cures_pass(
 
 def test_cures_in_the_engine_s_words() -> None:
     """A command's cure is a flag of the engine that it starts."""
-    wrong: dict[str, Any] = {"max_model_len": 131072, "gpu": gpus(1, "NVIDIA-GeForce-RTX-4090")}
+    wrong: dict[str, Any] = {"max_model_len": 131072, "gpu": gpus(1, "rtx-4090")}
     vllm = by_code(report_on(server(**wrong)), "fits")
     sglang = by_code(report_on(server(engine="sglang", **wrong)), "fits")
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -382,7 +383,7 @@ def test_baseline() -> None:
     same = call("check", *floor, "--baseline", "base.json")
     assert same.code == 0
     assert same.out.count("as in the baseline") == 1
-    assert call("check", *floor, "--baseline", "base.json", "--fail-on-warn").code == 1
+    assert call("check", *floor, "--baseline", "base.json", "--fail-on-warn").code == 0
 
     write(deploy=DEPLOY.replace("32768", "65536"))
     worse = call("check", *floor, "--baseline", "base.json", "-f", "json")
@@ -495,3 +496,179 @@ def test_diff_of_nothing() -> None:
     assert "which two files?" in is_fault(call("diff", "a.json"))
     assert "twice" in is_fault(call("diff", "-", "-"))
     assert is_fault(call("diff", "a.json", "b.json")).startswith("a.json: ")
+
+
+def test_diff_as_csv() -> None:
+    """As CSV a change is a row under the same header, which stands where nothing changed, too."""
+    write(deploy=CURED)
+    save("before.json", "deploy.yaml")
+    write(deploy=CURED.replace("32768", "65536"))
+    save("after.json", "deploy.yaml")
+    text = call("diff", "before.json", "after.json", "-f", "csv").out
+    rows = list(csv.DictReader(io.StringIO(text)))
+    found = call("diff", "before.json", "after.json", "-f", "json").results
+
+    assert [(r["name"], r["metric"], r["costs"]) for r in rows] == [
+        (f["name"], f["metric"], str(f["costs"]).lower()) for f in found
+    ]
+    same = call("diff", "before.json", "before.json", "-f", "csv").out
+    assert same.splitlines() == text.splitlines()[:1]
+
+
+@pytest.mark.parametrize(
+    "one",
+    ['{"name": null, "figures": {}}', '{"name": "a", "figures": {"fits": "yes"}}',
+     '{"name": "a", "figures": {"max_concurrency": 1e999}}', '{"name": "a", "figures": []}'],
+)  # fmt: skip
+def test_bad_documents_of_diff(one: str) -> None:
+    """A document whose names or figures are none is refused."""
+    Path("a.json").write_text(
+        f'{{"schema": "kvcalc.check/1", "results": [], "deployments": [{one}]}}', encoding="utf-8"
+    )
+
+    assert "a.json" in is_fault(call("diff", "a.json", "a.json"))
+
+
+# ------------------------------------------------------------------ formats and the exit code
+
+SKIPPED = CURED.replace("nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3", "disk: fast")
+
+
+def failures(form: str, text: str) -> int:
+    """Return how many failures a format tells."""
+    if form == "junit":
+        root = ET.fromstring(text)  # noqa: S314 - our own
+        return int(root.attrib["failures"]) + int(root.attrib["errors"])
+    if form == "github":
+        return text.count("::error ")
+    if form == "gitlab":
+        return sum(e["severity"] in ("major", "critical") for e in json.loads(text))
+    if form == "json":
+        counted = json.loads(text)["summary"]
+        return int(counted["failed"]) + int(counted["refused"])
+    if form == "csv":
+        return sum(r["status"] in ("fail", "refused") for r in csv.DictReader(io.StringIO(text)))
+    return len(re.findall(r"(?:^|\| )(?:FAIL|REFUSED) ", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("form", ALL_FORMATS)
+@pytest.mark.parametrize("flags", [(), ("--fail-on-warn",), ("--fail-on-skip",),
+                                   ("--fail-on-warn", "--fail-on-skip")], ids="/".join)  # fmt: skip
+@pytest.mark.parametrize("file", [CURED, WARNED, DEPLOY, UNKNOWN, SKIPPED], ids="CWDUS")
+@pytest.mark.parametrize("baseline", [False, True])
+def test_formats_agree_with_the_exit_code(
+    file: str, flags: tuple[str, ...], form: str, baseline: bool
+) -> None:
+    """Where the exit code is 0 no format tells a failure, and else every one does."""
+    write(deploy=file)
+    if baseline:
+        save("base.json", "deploy.yaml")
+        flags = (*flags, "--baseline", "base.json")
+    outcome = call("check", "deploy.yaml", "-f", form, *flags)
+
+    assert (outcome.code == 0) == (failures(form, outcome.out) == 0)
+    if baseline and file != UNKNOWN:
+        assert outcome.code == 0
+
+
+def test_fail_on_skip() -> None:
+    """What could not be asked is a failure where that is wanted."""
+    write(deploy=SKIPPED)
+
+    assert call("check", "deploy.yaml").code == 0
+    strict = call("check", "deploy.yaml", "--fail-on-skip")
+    assert strict.code == 1
+    assert "FAIL     llama: fits: nothing says which card it runs on" in strict.out
+    assert call("check", "deploy.yaml", "--fail-on-skip", "--gpu", "h100-80gb").code == 0
+
+
+def test_junit_names_differ() -> None:
+    """No two cases of a suite have one name, however often a thing is found."""
+    words = ["--", "vllm", "serve", "meta-llama/Llama-3.1-8B", "--no-a", "--no-b", "--no-c"]
+    text = call("check", "--gpu", "l40s", "-f", "junit", *words).out
+    root = ET.fromstring(text)  # noqa: S314 - our own
+    names = [(case.attrib["classname"], case.attrib["name"]) for case in root.iter("testcase")]
+
+    assert len(names) > 3
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--gpu", "l40s", "--gpu-free", "60GiB"], 2),
+        (["--gpu-memory", "24GiB", "--gpu-free", "30GiB"], 2),
+        (["--gpu", "l40s", "--gpu-free", "43GiB"], 0),
+        (["--gpu", "l40s", "--engine-version", "0.99"], 2),
+        (["--gpu", "l40s", "--engine-version", "0.19.1"], 0),
+    ],
+)
+def test_what_cannot_be_is_a_slip(words: list[str], code: int) -> None:
+    """A release that there is not, and more free than there is, are slips: exit code 2."""
+    assert call("check", *words, *COMMAND).code == code
+
+
+@pytest.mark.parametrize("key", ["engine: vlm", "gpu: l4os"])
+def test_unknown_names_of_the_file(key: str) -> None:
+    """A name of kvcalc.yaml that is not known is exit code 2, as one that is typed is."""
+    write(kvcalc=f"deployments:\n  - name: a\n    model: llama-3.1-8b\n    {key}\n")
+    outcome = call("check")
+
+    assert outcome.code == 2
+    assert "(kvcalc.yaml:4)" in outcome.out
+    write(deploy=CURED)
+    write(kvcalc=f"deployments:\n  - name: a\n    file: deploy.yaml\n    {key}\n")
+    assert call("check").code == 2
+    assert "(kvcalc.yaml:4)" in call("check").out
+
+
+def test_names_that_are_numbers() -> None:
+    """A deployment called 5 has a name: it is to be quoted."""
+    write(kvcalc="deployments: [{name: 5, model: llama-3.1-8b}]\n")
+
+    assert 'name: "5"' in call("check").hints[0]
+
+
+CHART = """\
+{{- if .Values.enabled }}
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: chat}
+spec:
+  template:
+    spec:
+      containers:
+        - name: vllm
+          image: "vllm/vllm-openai:v0.20.2"
+          args:
+            - --model
+            - {{ .Values.model | quote }}
+            - --tensor-parallel-size={{ .Values.tp }}
+            - --max-model-len=32768
+          resources: {limits: {nvidia.com/gpu: {{ .Values.tp }}}}
+{{- end }}
+"""
+VALUES = """\
+enabled: true
+image: {repository: vllm/vllm-openai, tag: v0.20.2}
+model: meta-llama/Llama-3.1-70B-Instruct
+tp: 4
+"""
+
+
+def test_a_chart_is_counted_once() -> None:
+    """The values of a chart are in the servers of its templates, and no servers beside them."""
+    Path("chart/templates").mkdir(parents=True)
+    for name, text in (("Chart.yaml", "name: chat\n"), ("values.yaml", VALUES),
+                       ("values-prod.yaml", VALUES), ("templates/deploy.yaml", CHART)):  # fmt: skip
+        Path("chart", name).write_text(text, encoding="utf-8")
+
+    for words in (["chart"], ["."]):
+        outcome = call("check", *words, "--gpu", "h100-80gb", "-f", "json")
+        assert [d["name"] for d in outcome.document["deployments"]] == ["chat"]
+        assert outcome.code == 0
+    write(kvcalc="gpu: h100-80gb\ndeployments: [{file: chart}]\n")
+    assert [d["name"] for d in call("check", "-f", "json").document["deployments"]] == ["chart"]
+    Path("chart/templates/deploy.yaml").unlink()
+    alone = call("check", "chart", "--gpu", "h100-80gb", "-f", "json").document["deployments"]
+    assert {d["file"] for d in alone} == {"chart/values.yaml", "chart/values-prod.yaml"}
