@@ -12,18 +12,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from kvcalc.core.errors import InputError
 from kvcalc.manifests.found import Finding, Word
-from kvcalc.manifests.lines import Lines
-from kvcalc.manifests.shell.quoting import MAX_SCRIPT
-from kvcalc.manifests.templates import MARK, Piece, Templates
+from kvcalc.manifests.templates import Piece, Templates
 
 __all__ = [
     "interpolated",
     "kubelet",
     "kubelet_script",
     "read_env_file",
-    "split_words",
     "unexpanded",
 ]
 
@@ -36,7 +32,6 @@ _OPERATOR = re.compile(r":-|:\+|:\?|-|\+|\?")
 _ENV_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*)")
 _MAX_DEPTH = 12  # braces inside one another
 _MAX_VARIABLES = 20_000  # of one file
-_MARKED = re.compile(f"{MARK}[0-9]+\ue001")
 
 
 def kubelet(word: Word, env: Mapping[str, Word]) -> Word:
@@ -214,76 +209,6 @@ def _closings(text: str) -> dict[int, int]:
         elif opened:
             closed[opened.pop()] = found.start()
     return closed
-
-
-def split_words(text: str, lines: Lines, marks: Templates) -> list[Word]:  # noqa: C901, PLR0912 - one branch a quote
-    """Split a command line at its blanks, with a shell's quotes but none of its variables.
-
-    What follows a quote that nothing closes is one word.
-
-    Args:
-        text: with marks for its variables.
-        lines: the file's lines that it stands on.
-        marks: what they stand for: a value with blanks, unquoted, is several words.
-
-    Raises:
-        InputError: it is too long.
-    """
-    if len(text) > MAX_SCRIPT:
-        message = f"a command longer than {MAX_SCRIPT // 2**10} KiB"
-        raise InputError(message, hint="is it a deployment?")
-    words: list[Word] = []
-    current: list[str] = []
-    begun, quote, quoted_marks, start, breaks, first = False, "", False, 0, 0, 0
-    at, size = 0, len(text)
-    while at <= size:
-        char = text[at] if at < size else "\n"
-        if not quote and (char.isspace() or at == size):
-            if begun:
-                line = lines.at(start, first)
-                words += _parted("".join(current), line, marks, whole=not quoted_marks)
-            current, begun, quoted_marks = [], False, False
-            breaks += char == "\n"
-            at += 1
-            continue
-        if not begun:
-            begun, start, first = True, at, breaks
-        if at == size:
-            quote = ""
-            continue
-        if quote:
-            if char == quote:
-                quote = ""
-            elif char == "\\" and quote == '"' and text[at + 1 : at + 2] in ('"', "\\", "$", "`"):
-                current.append(text[at + 1])
-                at += 1
-            else:
-                current.append(char)
-                quoted_marks |= char == MARK
-        elif char in "'\"":
-            quote = char
-        elif char == "\\":
-            after = text[at + 1 : at + 2]
-            at += 1
-            if after == "\n":
-                breaks += 1
-                begun = bool(current)
-            elif after:
-                current.append(after)
-        else:
-            current.append(char)
-        breaks += char == "\n"
-        at += 1
-    return words
-
-
-def _parted(text: str, line: int, marks: Templates, *, whole: bool) -> list[Word]:
-    """Return a word, or several where it is one mark of a value with blanks."""
-    if whole and _MARKED.fullmatch(text):
-        piece = marks.pieces[int(text[1:-1])] if int(text[1:-1]) < len(marks.pieces) else None
-        if piece is not None and piece.value is not None:
-            return [Word(part, line, (piece.name,)) for part in piece.value.split()]
-    return [Word(text, line)]
 
 
 def read_env_file(text: str) -> dict[str, str]:

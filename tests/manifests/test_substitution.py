@@ -6,7 +6,8 @@ import pytest
 
 from kvcalc.manifests.found import Word
 from kvcalc.manifests.lines import Lines
-from kvcalc.manifests.substitution import interpolated, kubelet, read_env_file, split_words
+from kvcalc.manifests.splitting import split_words
+from kvcalc.manifests.substitution import interpolated, kubelet, read_env_file
 from kvcalc.manifests.templates import Templates, lookup_of, marked
 
 KNOWN = {"X": "4", "EMPTY": "", "ARGS": "--a 1"}
@@ -141,3 +142,16 @@ def test_a_template_is_one_word_of_a_command() -> None:
     assert [w.text for w in words] == ["run", "x y", "--x={{ y }}"]
     assert words[1].variables == (".Values.s",)
     assert words[2].unresolved == ("y",)
+
+
+def test_a_command_line_may_end_in_a_backslash_and_go_on_without_an_indent() -> None:
+    """The last word is kept, and a word stands where it begins."""
+    marks = Templates()
+    found = split_words("serve a\\\n\\\n--port 1\\", Lines(1), marks)
+    assert [(word.text, word.line) for word in found] == [
+        ("serve", 1),
+        ("a--port", 1),
+        ("1", 3),
+    ]
+    (first, second) = split_words("a \\\n-b", Lines(1), marks)
+    assert (first.line, second.line) == (1, 2)

@@ -10,7 +10,8 @@ from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Attached, Finding, GpuRequest, Invocation, Word
 from kvcalc.manifests.launches import of_container
 from kvcalc.manifests.requests import Copies, of_count, of_device, of_gpus_option
-from kvcalc.manifests.substitution import interpolated, read_env_file, split_words
+from kvcalc.manifests.splitting import split_words
+from kvcalc.manifests.substitution import interpolated, read_env_file
 
 __all__ = ["of_compose"]
 

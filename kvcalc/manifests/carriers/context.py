@@ -9,7 +9,7 @@ from kvcalc.manifests.documents import Node, read_documents
 from kvcalc.manifests.found import Attached, Finding, Word
 from kvcalc.manifests.launches import Place
 from kvcalc.manifests.sources import Folder, beside
-from kvcalc.manifests.substitution import split_words
+from kvcalc.manifests.splitting import split_words
 from kvcalc.manifests.templates import Templates
 
 __all__ = ["Context", "as_flags", "kebab"]

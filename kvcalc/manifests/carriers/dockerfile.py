@@ -12,7 +12,8 @@ from kvcalc.manifests.launched import SHELL, Place
 from kvcalc.manifests.launches import of_container
 from kvcalc.manifests.lines import Lines
 from kvcalc.manifests.packages import installed_in
-from kvcalc.manifests.substitution import interpolated, kubelet, split_words, unexpanded
+from kvcalc.manifests.splitting import split_words
+from kvcalc.manifests.substitution import interpolated, kubelet, unexpanded
 from kvcalc.manifests.templates import Templates
 
 __all__ = ["of_dockerfile"]

@@ -10,7 +10,8 @@ from kvcalc.manifests.found import GpuRequest, Invocation, Word
 from kvcalc.manifests.launches import Place, of_container, of_script
 from kvcalc.manifests.lines import Lines
 from kvcalc.manifests.requests import with_visible
-from kvcalc.manifests.substitution import interpolated, read_env_file, split_words
+from kvcalc.manifests.splitting import split_words
+from kvcalc.manifests.substitution import interpolated, read_env_file
 from kvcalc.manifests.templates import Templates
 
 __all__ = ["is_unit", "of_unit"]

@@ -20,7 +20,6 @@ from kvcalc.manifests.lines import Lines
 from kvcalc.manifests.shell.conditions import decide
 from kvcalc.manifests.shell.expansion import expand
 from kvcalc.manifests.shell.grammar import read_script
-from kvcalc.manifests.shell.lexer import Lexer
 from kvcalc.manifests.shell.merging import merge
 from kvcalc.manifests.shell.state import Segment, State, Value, as_value, as_word, flat
 from kvcalc.manifests.shell.tree import (
@@ -36,6 +35,7 @@ from kvcalc.manifests.shell.tree import (
     Loop,
     Simple,
 )
+from kvcalc.manifests.shell.writing import here_document, printed, written_by
 from kvcalc.manifests.templates import MARK
 
 __all__ = ["Ran", "Script", "parse"]
@@ -45,7 +45,7 @@ _MAX_CALLS = 8  # functions inside one another
 _MAX_ELEMENTS = 1_000  # of an array, pieces of a value
 _MAX_SCRIPTS = 6  # scripts inside one another
 _DECLARES = {"export", "declare", "local", "readonly", "typeset"}
-_UNKNOWN_READS = {"read", "mapfile", "readarray", "getopts"}
+_FORGETS = {"unset", "read", "mapfile", "readarray", "getopts"}  # or set to what none knows
 
 
 class Ran(NamedTuple):
@@ -157,38 +157,44 @@ class _Runner:
             status = self.step(command, state)
         return status
 
-    def step(  # noqa: C901 - one branch a kind of command
-        self, command: Command, state: State
-    ) -> bool | None:
+    def step(self, command: Command, state: State) -> bool | None:
         match command:
             case Simple():
                 return self.simple(command, state)
             case Chain(links=links):
                 return self.chain(links, state)
+            case Group(body=body):
+                return self.group(body, state, apart=command.apart)
             case Background(command=inner):
                 outer, self.behind = self.behind, True
                 self.run((inner,), state.copy())
                 self.behind = outer
-            case Group(body=body, apart=True):
-                for each in body:
-                    self.run((each,), state.copy())
-                return True
-            case Group(body=body):
-                return self.run(body, state)
             case If(branches=branches):
                 self.condition(branches, state)
             case Loop():
-                self.run(command.condition, state)
-                inside = state.copy()
-                inside.values.pop(command.variable, None)
-                self.run(command.body, inside)
-                inside.ended = ""
-                merge(state, [state.copy(), inside])
+                self.loop(command, state)
             case Case():
                 self.case(command, state)
             case Function(name=name, body=body):
                 self.functions[name] = body
         return True
+
+    def group(self, body: tuple[Command, ...], state: State, *, apart: bool) -> bool | None:
+        """Follow a group; what a subshell sets is lost."""
+        if not apart:
+            return self.run(body, state)
+        for each in body:
+            self.run((each,), state.copy())
+        return True
+
+    def loop(self, command: Loop, state: State) -> None:
+        """Follow a loop's body once."""
+        self.run(command.condition, state)
+        inside = state.copy()
+        inside.values.pop(command.variable, None)
+        self.run(command.body, inside)
+        inside.ended = ""
+        merge(state, [state.copy(), inside])
 
     def uncalled(self, state: State) -> None:
         """Look once into the functions that nothing calls."""
@@ -275,7 +281,7 @@ class _Runner:
         if program in _DECLARES:
             self.declare(program, command, words, state)
             return True
-        stdin = self.redirects(command, words, state)
+        stdin = self.redirected(command, words, state)
         if not words:
             return True
         if program in ("[", "[[", "test"):
@@ -349,40 +355,14 @@ class _Runner:
             state.exported.update(assign.name for assign in command.assigns)
             state.exported.update(word.text for word in words[1:] if word.text.isidentifier())
 
-    def redirects(self, command: Simple, words: Sequence[Word], state: State) -> Attached | None:
+    def redirected(self, command: Simple, words: Sequence[Word], state: State) -> Attached | None:
         """Note the file that a command writes; return the here-document that it is given."""
-        body: Attached | None = None
-        for each in command.redirects:
-            for heredoc in each.bodies:
-                text = heredoc.text
-                if not heredoc.quoted:
-                    raw = Lexer("", Lines(1), self.where, self.depth).body(text, heredoc.line)
-                    parts = expand(raw, state, split=False)
-                    text = as_word(parts[0], 0).text if parts else ""
-                body = Attached(self.where, heredoc.line, text)
-        targets = [
-            (each.operator, as_word(value, 0).text)
-            for each in command.redirects
-            if each.operator in (">", ">>", ">|", "&>") and each.target is not None
-            for value in expand(each.target, state, split=False)
-        ]
-        program = words[0].text if words else "cat"
-        program = words[1].text if program == "sudo" and len(words) > 1 else program
-        if body is not None and program == "tee":
-            targets += [(">", w.text) for w in words[1:] if w.text not in ("tee", "-a")]
-        written = body
-        if program == "echo" and written is None and targets:
-            text = " ".join(word.text for word in words[1:] if word.text not in ("-e", "-n"))
-            written = Attached(self.where, command.line, text + "\n")
-        if written is not None and program in ("cat", "tee", "echo"):
-            for operator, path in targets:
-                before = self.files.get(path) if operator == ">>" else None
-                if before is not None:
-                    written = written._replace(text=before.text + written.text, line=before.line)
-                self.files[path] = written
+        body = here_document(command, state, self.where, self.depth)
+        for path, text in written_by(command, words, body, state, self.where, self.files):
+            self.files[path] = text
         return body
 
-    def builtin(  # noqa: C901 - one branch a command
+    def builtin(
         self, program: str, words: Sequence[Word], values: Sequence[Value], state: State
     ) -> bool:
         """Follow a command that changes what is known; return whether it was one."""
@@ -391,26 +371,26 @@ class _Runner:
             self.all_exported |= "-a" in arguments or "allexport" in arguments
             if "--" in arguments:
                 state.arguments = tuple(values[arguments.index("--") + 2 :])
-        elif program == "unset":
-            for name in arguments:
-                state.values.pop(name, None)
-                state.arrays.pop(name, None)
+        elif program in _FORGETS:
+            state.forget(arguments)
         elif program == "shift" and state.arguments is not None:
             state.arguments = state.arguments[1:]
-        elif program in _UNKNOWN_READS:
-            for name in arguments:
-                state.values.pop(name, None)
         elif program in ("source", ".") and arguments and self.beside is not None:
-            text = self.beside(arguments[0])
-            if text is not None and self.depth < _MAX_SCRIPTS:
-                outer, self.sourced_at = self.sourced_at, self.sourced_at or words[0].line
-                self.sourced(text, arguments[0], state)
-                self.sourced_at = outer
+            self.source(arguments[0], words[0].line, state)
         elif program == "eval":
             self.nested(" ".join(arguments), words[0].line, state)
         else:
             return False
         return True
+
+    def source(self, path: str, line: int, state: State) -> None:
+        """Follow a file beside, whose lines are not this one's."""
+        text = None if self.beside is None else self.beside(path)
+        if text is None or self.depth >= _MAX_SCRIPTS:
+            return
+        outer, self.sourced_at = self.sourced_at, self.sourced_at or line
+        self.sourced(text, path, state)
+        self.sourced_at = outer
 
     def sourced(self, text: str, file: str, state: State) -> None:
         """Take the assignments of a file that a script reads; a fault in it is not this file's."""
@@ -438,19 +418,10 @@ class _Runner:
         values = [value for raw in command.words for value in expand(raw, state)]
         program, arguments = flat(values[0]), values[1:]
         if program == "cat":
-            body = self.redirects(command, [Word("cat")], state)
+            body = self.redirected(command, [Word("cat")], state)
             if body is not None and not arguments:
                 return (Segment(body.text.rstrip("\n")),)
             return None
         if command.redirects:
             return None
-        if program == "printf":
-            if len(arguments) != 2 or flat(arguments[0]) not in ("%s", "%s\\n"):  # noqa: PLR2004
-                return None
-            return arguments[1]
-        if arguments and flat(arguments[0]) in ("-n", "-e", "-ne"):
-            arguments = arguments[1:]
-        joined: list[Segment] = []
-        for value in arguments:
-            joined += [Segment(" "), *value] if joined else value
-        return tuple(joined)
+        return printed(program or "", arguments)

@@ -67,6 +67,12 @@ class State:
         self.closed = False
         self.ended = ""
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Forget what variables hold."""
+        for name in names:
+            self.values.pop(name, None)
+            self.arrays.pop(name, None)
+
     def copy(self) -> State:
         """Return one that can be changed alone."""
         other = State()
