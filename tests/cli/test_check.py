@@ -274,6 +274,16 @@ def test_show() -> None:
             "written": "--max-model-len", "where": "deploy.yaml:17"} in read  # fmt: skip
 
 
+@pytest.mark.parametrize("length", ["auto", "-1"])
+def test_show_of_an_automatic_length(length: str) -> None:
+    """A maximum that the engine works out is shown, too."""
+    words = ["--", "vllm", "serve", "meta-llama/Llama-3.1-8B", "--max-model-len", length]
+
+    assert re.search(
+        r"max_model_len +\S+ +--max-model-len", call("check", "--gpu", "l40s", "--show", *words).out
+    )
+
+
 def test_reports() -> None:
     """One run writes every format; stdout holds one of them."""
     write(deploy=DEPLOY)
