@@ -39,10 +39,6 @@ INSTANCES: dict[str, tuple[str, int]] = {
     "g6e.12xlarge": ("l40s", 4),
     "g6e.24xlarge": ("l40s", 4),
     "g6e.48xlarge": ("l40s", 8),
-    **{f"g7e.{size}xlarge": ("rtx-pro-6000", 1) for size in (2, 4, 8)},
-    "g7e.12xlarge": ("rtx-pro-6000", 2),
-    "g7e.24xlarge": ("rtx-pro-6000", 4),
-    "g7e.48xlarge": ("rtx-pro-6000", 8),
     # Azure
     "standard_nc6s_v3": ("v100-16gb", 1),
     "standard_nc12s_v3": ("v100-16gb", 2),
@@ -110,7 +106,6 @@ PRODUCTS: dict[str, str] = {
     "a10080g": "a100-80gb",
     "a100sxm80gb": "a100-80gb",
     "a100sxm480gb": "a100-80gb",
-    "a100sxm464gb": "",
     "a100pcie80gb": "a100-80gb-pcie",
     "a10080gbpcie": "a100-80gb-pcie",
     "h100": "h100-80gb",
