@@ -5,6 +5,7 @@ llama.cpp b11434: src/llama-graph.cpp and src/models/ (what the architectures do
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 __all__ = [
@@ -181,6 +182,7 @@ _PERIODS = 8  # layers; the longest pattern of published models has this many
 _LEFT = 4
 
 
+@lru_cache(maxsize=64)
 def shortened(layers: tuple[LayerShape, ...]) -> tuple[LayerShape, ...]:
     """Return the layers with most repeats of a pattern taken out of their middle.
 
