@@ -323,14 +323,14 @@ class _Build:
         return made._replace(question=question._replace(quantization=word))
 
 
-def _longer(engine: str, server: Server) -> dict[str, str]:
+def _longer(engine: str, server: Server) -> dict[str, int]:
     """Return the variable that lets a maximum beyond the config's pass, where that is its server's.
 
     What a rope scaling or an override makes of the config's own maximum is not known here.
     """
     switch = LONGER.get(engine)
     if switch and (lets_longer(server, switch) or is_stretched(server)):
-        return {switch: "1"}
+        return {switch: 1}
     return {}
 
 

@@ -330,7 +330,7 @@ def test_a_maximum_beyond_the_model() -> None:
         assert switch in found.verdict
         assert found.max_model_len_that_fits == 131_072
         assert (found.missing_bytes, found.log) == (0, ())
-        allowed = _question(engine, max_model_len=131_073, engine_args={switch: "1"})
+        allowed = _question(engine, max_model_len=131_073, engine_args={switch: 1})
         assert answer(allowed).fits
         assert switch in (answer(allowed, suggest=True).suggested or "")
     assert answer(_question("llama.cpp", max_model_len=131_073)).fits  # which warns of it

@@ -36,6 +36,7 @@ _INTS = {
     "speculative_num_draft_tokens": 1,
     "disaggregation_decode_extra_slots": 0,
     "SGLANG_SWA_EVICTION_INTERVAL": 0,
+    "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": 0,
 }
 """Name -> the least value that makes sense."""
 

@@ -15,7 +15,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 HARMLESS = frozenset(
     _names("""
-        SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN
         base_gpu_id gpu_id_step random_seed mlx_enable_sampling watchdog_timeout
         soft_watchdog_timeout sleep_on_idle use_ray custom_sigquit_handler numa_node gc_threshold
         decoupled_spec_bind_endpoint decoupled_spec_connect_endpoints decoupled_spec_rank

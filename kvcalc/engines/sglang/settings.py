@@ -212,7 +212,7 @@ def resolve(
     if context is None:
         context = _DEFAULT_CONTEXT
         notes.append(f"the model names no maximum: {format_count(context)} tokens are taken")
-    allowed = deployment.engine_args.get(_LONGER)
+    allowed = arguments.integer(_LONGER, None)
     notes.extend(
         f"{line}: {_LONGER}={allowed} is set"
         if allowed
