@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from kvcalc.cli import inputs
+from kvcalc.cli.cards import card_settings
 from kvcalc.cli.options import (
     CARD,
     DEPLOYMENT,
@@ -19,7 +20,6 @@ from kvcalc.cli.options import (
     text,
 )
 from kvcalc.cli.output import emit
-from kvcalc.cli.questions import card_settings
 from kvcalc.cli.values import Origin, Values
 from kvcalc.core.errors import InvalidValueError, UsageError, printable
 

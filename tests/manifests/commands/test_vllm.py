@@ -455,13 +455,13 @@ def test_what_is_not_counted_is_told(flag: str, told: bool) -> None:
     ],
 )  # fmt: skip
 def test_what_bears_on_host_and_tower_is_an_argument(
-    flags: str, image: str, args: dict[str, object]
+    flags: str, image: str, args: dict[str, str | int | float | bool | None]
 ) -> None:
     """What the planner counts reaches it; what a release has not, or nothing makes, does not."""
     server = read_command(f"vllm serve a/b {flags}", image=f"vllm/vllm-openai:{image}")
     assert {s.name: s.value for s in server.settings if s.kind == "arg"} == args
     version = None if server.engine_version is None else server.engine_version
-    check_arguments(Deployment(engine="vllm", engine_args=dict(args)), release(version))
+    check_arguments(Deployment(engine="vllm", engine_args=args), release(version))
 
 
 def test_limits_that_are_none() -> None:
