@@ -17,8 +17,9 @@ from kvcalc.core.rules import Slots
 from kvcalc.sizing import Question
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.figures import alone, at_length, at_workload, figures, totals
-from kvcalc.sizing.question import Worked, work
+from kvcalc.sizing.question import work
 from kvcalc.sizing.sharing import one_of_several
+from kvcalc.sizing.worked import Worked
 
 __all__ = ["Load", "MissingFigureError", "Sized"]
 

@@ -18,11 +18,12 @@ from kvcalc.engines import start_up_log
 from kvcalc.sizing.figured import figured
 from kvcalc.sizing.figures import alone, at_length, at_workload, rank_budgets, totals
 from kvcalc.sizing.notes import beyond_maximum, without_effect
-from kvcalc.sizing.question import Question, Worked, work
+from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.sharing import notes_on_sharing, one_of_several
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve import solved
 from kvcalc.sizing.verdict import verdict
+from kvcalc.sizing.worked import Worked
 
 if TYPE_CHECKING:
     from kvcalc.sizing.solve.searches import Solved

@@ -8,7 +8,8 @@ from kvcalc.core.answers import Figures
 from kvcalc.core.capacity import Budgets
 from kvcalc.core.memory import End
 from kvcalc.sizing.figures import figures
-from kvcalc.sizing.question import Question, Worked
+from kvcalc.sizing.question import Question
+from kvcalc.sizing.worked import Worked
 
 __all__ = ["figured"]
 

@@ -13,8 +13,9 @@ from kvcalc.core.model import PARTITION
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
 from kvcalc.sizing.changes import changed
-from kvcalc.sizing.question import Question, Worked
+from kvcalc.sizing.question import Question
 from kvcalc.sizing.sizes import OWN_SIZES, sizes_of
+from kvcalc.sizing.worked import Worked
 
 __all__ = ["alone", "at_length", "at_workload", "figures", "rank_budgets", "totals"]
 

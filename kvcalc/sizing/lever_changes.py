@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from kvcalc.core.units import format_count
 from kvcalc.sizing.changes import Change, share_change
-from kvcalc.sizing.question import Question, Worked
+from kvcalc.sizing.question import Question
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sharing import largest_share
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve.cards import layers_on_card
 from kvcalc.sizing.solve.lengths import of_length, sequences_change
 from kvcalc.sizing.solve.memory import share_of_card
+from kvcalc.sizing.worked import Worked
 
 __all__ = ["lever_changes"]
 

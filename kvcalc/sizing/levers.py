@@ -7,8 +7,9 @@ from kvcalc.core.errors import KvcalcError
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.figured import figured
 from kvcalc.sizing.lever_changes import lever_changes
-from kvcalc.sizing.question import Question, Worked, work
+from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.solve.cards import num_gpus
+from kvcalc.sizing.worked import Worked
 
 __all__ = ["levers"]
 

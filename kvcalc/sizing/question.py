@@ -1,4 +1,4 @@
-"""A capacity question, and the plan and memory that every answer to it is read from."""
+"""A capacity question, and how it is worked out: its plan, and the memory that its cache gets."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvcalc.core.capacity import Budgets, holds, least_of, smallest_budget
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError, UsageError
 from kvcalc.core.explain import beyond
 from kvcalc.core.lengths import Lengths
-from kvcalc.core.memory import End, MemoryBudget
+from kvcalc.core.memory import MemoryBudget
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.units import cdiv, format_bytes, format_count
 from kvcalc.core.visible import left_free
 from kvcalc.engines import budgets, plan, shares_out
-from kvcalc.sizing.shares import LONGER, PLACES
-from kvcalc.sizing.sharing import Refusal, check_shares, refused, with_free
+from kvcalc.sizing.shares import LONGER
+from kvcalc.sizing.sharing import Refusal, check_shares, with_free
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.weights import least_without_cache, weights_of
+from kvcalc.sizing.worked import Worked
 
-__all__ = ["End", "Question", "Worked", "too_many", "work"]
+__all__ = ["Question", "work"]
 
 
 class Question(NamedTuple):
@@ -63,100 +63,6 @@ class Question(NamedTuple):
         return sizes_of(self.deployment).holders * self.instances
 
 
-class Worked(NamedTuple):
-    """A question worked out as far as every answer needs it.
-
-    Attributes:
-        plan: what the engine makes of it.
-        memory: of each rank of the plan; empty where the cache is given.
-        low, middle, high: bytes of the cache of each rank.
-        each: sequences of the goal that every server (or group of ranks) must hold at once.
-        cards: the memory of each kind of GPU with all that is taken of it, the cache too where it
-            is given; empty where no card is named.
-        gpu: the card.
-        barred: why it cannot run, whatever a card holds; None where it can.
-        too_long: why the engine refuses its maximum; None where it does not.
-        longest: the longest maximum that it does not refuse; None where it refuses none.
-    """
-
-    plan: CachePlan
-    memory: tuple[MemoryBudget, ...]
-    low: Budgets
-    middle: Budgets
-    high: Budgets
-    each: int
-    cards: tuple[MemoryBudget, ...] = ()
-    gpu: GpuSpec | None = None
-    barred: Refusal | None = None
-    too_long: Refusal | None = None
-    longest: int | None = None
-
-    def budgets(self, end: End) -> Budgets:
-        """Bytes of the cache of each rank: least, expected, or most."""
-        return {"low": self.low, "middle": self.middle, "high": self.high}[end]
-
-    def runs(self, end: End) -> bool:
-        """Whether there is room at an end for all that is taken of the cards, whatever it holds.
-
-        What is expected is told of a start that succeeds, wherever one may.
-        """
-        sure: End = "low" if end == "low" else "high"
-        return self.barred is None and all(one.shortfall(sure) <= 0 for one in self.cards)
-
-    def cache_holds(self, end: End) -> bool:
-        """Whether the caches hold the goal at an end, whatever lies beside them."""
-        return self.too_long is None and holds(self.plan, self.budgets(end), self.each)
-
-    def meets(self, end: End) -> bool:
-        """Whether the goal is met at an end: surely where everything takes its most (`low`)."""
-        return self.runs(end) and self.cache_holds(end)
-
-    def refusal(self, end: End = "high") -> Refusal | None:
-        """Return why it does not start at an end; None where it does."""
-        found = self.too_long or self.barred
-        if found is not None or self.gpu is None:
-            return found
-        gpu = self.gpu
-        sure: End = "low" if end == "low" else "high"
-        return next(filter(None, (refused(one, gpu, sure) for one in self.cards)), None)
-
-    @property
-    def crowded(self) -> str | None:
-        """Why the goal is not met whatever the memory; None where that is not so."""
-        return too_many(self.plan, self.each)
-
-    def missing(self) -> int:
-        """Bytes that one GPU lacks for the goal at the low end; 0: no memory would do, or enough.
-
-        What the cache lacks of what it must hold, and what the card lacks for all beside it.
-        """
-        wanted = None if self.too_long else smallest_budget(self.plan, self.each)
-        if wanted is None:
-            return 0
-        if self.barred is not None:
-            return self.barred.missing_bytes
-        given = not self.memory
-        lacks = [max(0, wanted - (least_of(self.low) or 0))] if given or not self.cards else []
-        lacks += [max(0, wanted - one.cache_bytes[0]) for one in self.cards if not given]
-        beside = [one.shortfall("low") for one in self.cards]
-        if given:  # a larger cache takes its own from the card
-            (cache,) = lacks
-            grown = (
-                lack + cache * one.servers for one, lack in zip(self.cards, beside, strict=True)
-            )
-            return max(cache, *grown, 0)
-        return max(cache + max(0, lack) for cache, lack in zip(lacks, beside or (0,), strict=True))
-
-
-def too_many(found: CachePlan, sequences: int) -> str | None:
-    """Return that so many sequences are never run at once; None where they may be."""
-    places = found.places
-    if places is None or sequences <= places:
-        return None
-    setting = PLACES.get(found.engine, "max_num_seqs")
-    return f"no more than {format_count(places)} run at once ({setting}), whatever the memory"
-
-
 def work(question: Question) -> Worked:
     """Plan a question and say what is left for its cache.
 
@@ -169,7 +75,7 @@ def work(question: Question) -> Worked:
     check_shares(deployment, question.instances)
     found = plan(question.model, deployment)
     long = _too_long(question, found)
-    own = None if long is None else question.model.max_position_embeddings
+    own = None if long is None else question.model.longest
     each, gpu = question.each, deployment.gpu if isinstance(deployment.gpu, GpuSpec) else None
     given = deployment.kv_cache_memory_bytes
     if given is not None or (deployment.gpu is None and found.split == "fixed"):
@@ -202,7 +108,8 @@ def _too_long(question: Question, found: CachePlan) -> Refusal | None:
     """Return why an engine refuses a maximum that is more than the model was made for."""
     switch = LONGER.get(found.engine)
     allowed = question.deployment.engine_args.get(switch or "")
-    lines = beyond(question.model, found.max_model_len)
+    stretched = found.engine != "sglang"  # which takes max_position_embeddings as it stands
+    lines = beyond(question.model, found.max_model_len, stretched=stretched)
     if switch is None or not lines or str(allowed).lower() in ("1", "true"):
         return None
     return Refusal(f"{lines[0]}, and {found.engine} refuses that unless {switch}=1 is set", 0)

@@ -14,7 +14,8 @@ from kvcalc.core.units import format_bytes
 from kvcalc.sizing.shares import SHARES
 
 if TYPE_CHECKING:
-    from kvcalc.sizing.question import Question, Worked
+    from kvcalc.sizing.question import Question
+    from kvcalc.sizing.worked import Worked
 
 __all__ = [
     "Refusal",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kvcalc.core.answers import Figures
 from kvcalc.core.units import format_bytes, format_concurrency, format_count, format_number_of
-from kvcalc.sizing.question import Question, Worked
+from kvcalc.sizing.question import Question
 from kvcalc.sizing.shares import PLACES
 from kvcalc.sizing.sizes import sizes_of
+from kvcalc.sizing.worked import Worked
 
 __all__ = ["verdict"]
 

@@ -11,10 +11,11 @@ from kvcalc.core.search import last_that
 from kvcalc.core.units import format_bytes
 from kvcalc.engines import plan
 from kvcalc.sizing.changes import Change, changed, share_change
-from kvcalc.sizing.question import Question, Worked, too_many
+from kvcalc.sizing.question import Question
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sharing import with_free
 from kvcalc.sizing.solve.searches import Solved, smallest, solved, tried, why_not, worked
+from kvcalc.sizing.worked import Worked, too_many
 
 __all__ = ["kv_memory", "share_of_card"]
 

@@ -12,7 +12,8 @@ from kvcalc.core.memory import End
 from kvcalc.core.search import first_that, last_that
 from kvcalc.core.units import format_count
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.question import Question, Worked, work
+from kvcalc.sizing.question import Question, work
+from kvcalc.sizing.worked import Worked
 
 __all__ = ["Fits", "Solved", "largest", "meets", "smallest", "solved", "tried", "why_not", "worked"]
 
