@@ -81,7 +81,8 @@ def _other(target: Target, name: str) -> object:
 
 
 def _length_over_model(target: Target, sized: Sized) -> Iterator[Finding]:
-    own, length = sized.question.model.max_position_embeddings, sized.plan.max_model_len
+    model, length = sized.question.model, sized.plan.max_model_len
+    own = model.max_position_embeddings if target.engine == "sglang" else model.longest
     if own is None or length <= own or target.engine == "none" or is_stretched(target.server):
         return
     switch = LONGER.get(str(target.engine))

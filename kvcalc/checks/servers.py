@@ -397,7 +397,7 @@ def _asked(
 
 def _over(made: Target, question: Question) -> Iterator[Finding]:
     """Yield findings on workloads with requests that the server would refuse."""
-    longest = question.deployment.max_model_len or question.model.max_position_embeddings
+    longest = question.deployment.max_model_len or question.model.longest
     for load in made.loads:
         if load.over is not None or longest is None:
             continue

@@ -45,9 +45,12 @@ def keeps_in_all(caches: Sequence[Cache]) -> str:
     return " + ".join(parts) or "nothing"
 
 
-def beyond(model: ModelSpec, tokens: int | None) -> list[str]:
-    """Say that a length is more than the model was made for: a line, or none where it is not."""
-    longest = model.max_position_embeddings
+def beyond(model: ModelSpec, tokens: int | None, *, stretched: bool = True) -> list[str]:
+    """Say that a length is more than the model was made for: a line, or none where it is not.
+
+    `stretched`: the engine counts positions as the config's rope scaling stretches them.
+    """
+    longest = model.longest if stretched else model.max_position_embeddings
     if longest is None or tokens is None or tokens <= longest:
         return []
     most = format_count(longest)

@@ -133,6 +133,8 @@ class ModelSpec(Value, frozen=True, kw_only=True):
         num_hidden_layers: decoder layers, draft layers apart.
         dtype: the model dtype, which `auto` caches and states are kept in.
         max_position_embeddings: the longest sequence the model was made for, if known.
+        stretched_position_embeddings: the longest with the rope scaling of its config, where that
+            is more (yarn, linear, dynamic); None where nothing is stretched.
         layers: runs of equal layers, in order; their counts add up to num_hidden_layers.
         draft_layers: multi-token-prediction layers, used only when speculation is on.
         architecture: the class name in the published config.
@@ -157,6 +159,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     dtype: str
     layers: Annotated[tuple[LayerRun, ...], msgspec.Meta(min_length=1)]
     max_position_embeddings: Positive | None = None
+    stretched_position_embeddings: Positive | None = None
     draft_layers: tuple[LayerRun, ...] = ()
     architecture: str | None = None
     kv_cache_dtype: str | None = None
@@ -169,10 +172,16 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     origin: str | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence that the model takes, stretched positions counted."""
+        return self.stretched_position_embeddings or self.max_position_embeddings
+
     def __post_init__(self) -> None:
         require_range(self, 1, "num_hidden_layers")
         known = (
             "max_position_embeddings",
+            "stretched_position_embeddings",
             "num_attention_heads",
             "encoder_divisor",
             "mamba_chunk_size",

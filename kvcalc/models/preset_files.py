@@ -114,6 +114,7 @@ class ModelFile(Value, frozen=True, kw_only=True):
     encoder_divisor: Positive | None = None
     mamba_chunk_size: Positive | None = None
     max_position_embeddings: Positive | None = None
+    stretched_position_embeddings: Positive | None = None
     traits: tuple[Trait, ...] = ()
     layers: Annotated[tuple[object, ...], msgspec.Meta(min_length=1)]
     draft_layers: tuple[object, ...] = ()
@@ -162,6 +163,7 @@ def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
         dtype=read.dtype,
         layers=layers,
         max_position_embeddings=read.max_position_embeddings,
+        stretched_position_embeddings=read.stretched_position_embeddings,
         kv_cache_dtype=read.kv_cache_dtype,
         draft_layers=draft_layers,
         architecture=read.architecture,

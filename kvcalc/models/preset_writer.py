@@ -65,6 +65,8 @@ def preset_text(
         lines.append(f"mamba_chunk_size: {spec.mamba_chunk_size}")
     if spec.max_position_embeddings is not None:
         lines.append(f"max_position_embeddings: {spec.max_position_embeddings}")
+    if spec.stretched_position_embeddings is not None:
+        lines.append(f"stretched_position_embeddings: {spec.stretched_position_embeddings}")
     if spec.traits:
         lines.append(f"traits: [{', '.join(spec.traits)}]")
     lines += ["layers:", *_entries(spec.layers)]

@@ -217,7 +217,7 @@ def resolve(
         f"{line}: {_LONGER}={allowed} is set"
         if allowed
         else f"{line}: SGLang refuses that unless {_LONGER}=1 is set"
-        for line in beyond(model, context)
+        for line in beyond(model, context, stretched=False)
     )
     requests = arguments.integer(
         "max_running_requests", deployment.max_num_seqs, called="max_num_seqs"

@@ -159,7 +159,7 @@ def resolve(
     model = in_dtype(model, deployment.dtype, card, notes)
     kv_dtype = kv_word(model, deployment.kv_cache_dtype, card, wanted)
     speculation = speculation_of(model, deployment)
-    length = deployment.max_model_len or model.max_position_embeddings
+    length = deployment.max_model_len or model.longest
     if length is None:
         length = _DEFAULT_MAX_MODEL_LEN
         notes.append(f"the model names no maximum: {format_count(length)} tokens are taken")

@@ -9,6 +9,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.models.hf_config.class_defaults import class_defaults
 from kvcalc.models.hf_config.fields import Fields
 from kvcalc.models.hf_config.parts import kv_scheme, model_dtype, query_heads
+from kvcalc.models.hf_config.positions import stretched
 from kvcalc.models.hf_config.registry import (
     ARCHITECTURES,
     MODEL_TYPES,
@@ -61,6 +62,7 @@ def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
             dtype=model_dtype(text, outer),
             kv_cache_dtype=kv_scheme(outer),
             max_position_embeddings=text.whole(*_LENGTHS),
+            stretched_position_embeddings=stretched(outer, text, text.whole(*_LENGTHS)),
             layers=found.layers,
             draft_layers=found.draft,
             num_attention_heads=query_heads(text, found.layers),

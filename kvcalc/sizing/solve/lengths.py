@@ -45,7 +45,7 @@ def max_model_len(question: Question) -> Solved:
     if value is None:
         fewest = possible or _fewest(question)
         reason = why_not(question, of_length(question, fewest)) or "not even one token fits"
-    elif value == question.model.max_position_embeddings:
+    elif value == question.model.longest:
         reason = "the model was made for no more"
     return solved(
         question, "max-model-len", value, possible, reason, lambda n: of_length(question, n)
@@ -60,7 +60,7 @@ def longest(question: Question, end: End, below: int | None = None) -> int | Non
         end: with which of what may be left for the cache.
         below: a length that does not fit; the model's own maximum bounds the search by default.
     """
-    most = (below or 0) - 1 if below else question.model.max_position_embeddings or MAX_DIMENSION
+    most = (below or 0) - 1 if below else question.model.longest or MAX_DIMENSION
     if most < 1:
         return None
     return largest(lambda n: tried(question, of_length(question, n), end), most, _fewest(question))
