@@ -72,7 +72,7 @@ of 24 GB under WSL."""
 
 _CONTEXT_PARTS = (0.01, 0.045)
 """Parts of a small card that it does not exceed, at its least and at its most: such cards have
-fewer multiprocessors to keep local memory for. A card of 14.7 GiB had 14.70 left."""
+fewer multiprocessors to keep local memory for. One report of 14.70 GiB names no card."""
 
 
 class Visible(NamedTuple):

@@ -77,7 +77,9 @@ def test_github() -> None:
 
     assert [c.name for c in found] == ["error", "error", "error", "warning", "notice"]
     assert found[0].properties == {
-        "file": "dir/deploy.yaml", "line": "7", "title": "chat: idle-gpus",
+        "file": "dir/deploy.yaml",
+        "line": "7",
+        "title": "chat: idle-gpus",
     }
     assert found[1].properties["file"] == "kvcalc.yaml"
     assert found[1].properties["line"] == "5"

@@ -11,8 +11,8 @@ from kvcalc.models.hf_config.fields import Fields
 __all__ = ["stretched"]
 
 _KEYS = ("rope_scaling", "rope_parameters")
-_NOT_STRETCHING = ("default", "su", "longrope", "llama3", "mrope")
-"""Kinds that scale within max_position_embeddings, or whose maximum is scaled already."""
+_STRETCHING = ("linear", "dynamic", "ntk", "yarn")
+"""Kinds whose factor multiplies positions; of longrope and llama3 the maximum is scaled already."""
 
 
 def stretched(outer: Fields, text: Fields, positions: int | None) -> int | None:
@@ -35,7 +35,7 @@ def stretched(outer: Fields, text: Fields, positions: int | None) -> int | None:
         return None
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     factor = scaling.get("factor", 1)
-    if kind in _NOT_STRETCHING or isinstance(factor, bool) or not isinstance(factor, (int, float)):
+    if kind not in _STRETCHING or isinstance(factor, bool) or not isinstance(factor, (int, float)):
         return None
     first = scaling.get("original_max_position_embeddings") if kind == "yarn" else None
     base = first if isinstance(first, int) and not isinstance(first, bool) else positions

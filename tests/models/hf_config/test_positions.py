@@ -43,6 +43,7 @@ def model(**changes: Any) -> ModelSpec:
         ({"rope_type": "linear", "factor": "2"}, 32768),
         ({"rope_type": "linear", "factor": True}, 32768),
         ("linear", 32768),
+        ({"rope_type": ["linear"] * 9, "factor": 2}, 32768),
     ],
 )
 def test_stretched(scaling: Any, longest: int) -> None:
@@ -57,7 +58,7 @@ def test_gemma_3_states_its_maximum_scaled() -> None:
 
 
 def test_who_serves_it() -> None:
-    """vLLM takes the stretched maximum, SGLang the positions as they stand, which it says."""
+    """The stretched maximum is what vLLM takes; SGLang takes positions as they stand."""
     ours = model(rope_scaling={"rope_type": "linear", "factor": 2})
     served = {
         engine: kvcalc.plan(ours, kvcalc.Deployment(engine=engine, gpu="h100-80gb"))
