@@ -138,6 +138,34 @@ def test_blocks_of_one_group_are_its_capacity() -> None:
     assert not server.differences
 
 
+def test_a_block_size_against_the_page_makes_no_capacity() -> None:
+    """The page counts its cache in its own blocks; a block size that is given is named."""
+    server = against(vllm(blocks=1001), "llama-3.1-8b", max_model_len=8192, block_size=32)
+    assert server.block_tokens_are_capacity is True
+    assert server.predicted is not None
+    assert server.predicted.kv_cache_tokens == 16016
+    assert server.predicted.kv_cache_bytes == 1001 * 16 * 131072
+    (difference,) = server.differences
+    assert (difference.name, difference.reported, difference.predicted) == ("block_size", 16, 32)
+    assert "blocks of 32 were given" in difference.explained_by
+    assert "block_size" not in server.agreed
+    other = against(PAGES["trtllm"], "llama-3.1-8b", max_model_len=8192, block_size=64)
+    assert other.predicted is not None
+    assert other.predicted.kv_cache_bytes == 1000 * 32 * 131072
+    assert [(d.name, d.predicted) for d in other.differences] == [("block_size", 64)]
+
+
+def test_a_block_size_that_the_page_bears_out_is_no_difference() -> None:
+    """The page's own; what the start raises it to as well, where the page is stale."""
+    server = against(vllm(blocks=1001), "llama-3.1-8b", max_model_len=8192, block_size=16)
+    assert server.agreed == ("block_size",)
+    gpu = kvcalc.load_gpu("h100-80gb")
+    stale = against(vllm(blocks=1000), "qwen3.5-27b", gpu=gpu, max_model_len=8192, block_size=832)
+    (difference,) = (d for d in stale.differences if d.name == "block_size")
+    assert difference.predicted == 832
+    assert "42966" in difference.explained_by
+
+
 def test_the_figures_of_a_page_are_predicted() -> None:
     """Tokens and concurrency as kvcalc's own plan of so many blocks has them."""
     model = kvcalc.load_model("gemma-3-27b")

@@ -45,6 +45,8 @@ def compared(
     Raises:
         UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
     """
+    given = deployment
+    deployment = _own_blocks(server, model, given, settings)
     asked = _completed(server, deployment, settings)
     made = plan(model, asked)
     if _blocks_are_set(server, made, deployment):
@@ -75,13 +77,14 @@ def compared(
     )
     agreed: list[str] = []
     differences: list[MetricsDifference] = []
-    for told in stated(server, model, deployment, asked, settings):
+    for told in stated(server, model, given, asked, settings, made.block_size):
         if isinstance(told, str):
             agreed.append(told)
         else:
             differences.append(told)
+    contradicted = {difference.name for difference in differences}
     for name, reported, computed in _figures(server, predicted, own=own):
-        if reported is None or computed is None:
+        if reported is None or computed is None or name in contradicted:
             continue
         if abs(reported - computed) <= _NEAR * abs(computed):
             agreed.append(name)
@@ -91,7 +94,7 @@ def compared(
                     name=name,
                     reported=reported,
                     predicted=computed,
-                    explained_by=_cause(name, server, made),
+                    explained_by=_cause(name, server, made, given=given.block_size is not None),
                 )
             )
     server = _decided(server, made)
@@ -101,6 +104,21 @@ def compared(
         agreed=tuple(agreed),
         differences=tuple(differences),
     )
+
+
+def _own_blocks(
+    server: ServerMetrics, model: ModelSpec, given: Deployment, settings: Mapping[str, str]
+) -> Deployment:
+    """Return the deployment without a block size that is not the one of the page.
+
+    The page's blocks are counted in its own size: another would make another capacity of them.
+    """
+    if None in (given.block_size, server.block_size) or given.block_size == server.block_size:
+        return given
+    made = plan(model, _completed(server, given, settings))
+    if server.block_size in {group.block_size for group in made.rank.groups()}:
+        return given  # the page tells the smallest block of the groups
+    return msgspec.structs.replace(given, block_size=None)
 
 
 def _completed(
@@ -200,7 +218,7 @@ def _decided(server: ServerMetrics, made: CachePlan) -> ServerMetrics:
     )
 
 
-def _cause(name: str, server: ServerMetrics, made: CachePlan) -> str:
+def _cause(name: str, server: ServerMetrics, made: CachePlan, *, given: bool) -> str:
     sizes = {group.block_size for group in made.rank.groups() if group.block_size}
     if name == "block_size":
         if server.block_size in sizes:
@@ -210,6 +228,8 @@ def _cause(name: str, server: ServerMetrics, made: CachePlan) -> str:
                 "the page tells what it was before the start raised it to cover a state's page"
                 " (vLLM issue 42966)"
             )
+        if given:
+            return "the page tells what was set, and the start made another block of it"
         return "a block size that was set: give it with --block"
     if name == "num_blocks":
         return (

@@ -1,7 +1,8 @@
 """What a caller says of a server against what its page says: the model's name, and settings.
 
 What is given counts, so that a question can be asked of another model or setting than the page's;
-that it is another is a difference all the same.
+that it is another is a difference all the same. A block size alone does not count against the
+page's: the page counts its cache in blocks of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.server_metrics import MetricsDifference, ServerMetrics
+from kvcalc.core.units import format_count
 from kvcalc.engines import plan
 from kvcalc.models.presets import alias_index, load_model_preset
 from kvcalc.models.text import printable
@@ -46,6 +48,7 @@ def stated(
     given: Deployment,
     asked: Deployment,
     settings: Mapping[str, str],
+    block_size: int | None = None,
 ) -> Iterator[Stated]:
     """Yield what is given and told as well, where it is the same and where it is not.
 
@@ -55,6 +58,7 @@ def stated(
         given: how, as the caller says.
         asked: the same with what the page tells of the rest.
         settings: what the page tells of the settings.
+        block_size: what the page's blocks come to; one that is given may be it as well.
     """
     yield from _model(server, model)
     told = settings.get("cache_dtype")
@@ -70,6 +74,14 @@ def stated(
         first, second = server.max_model_len, given.max_model_len
         if first != second:
             yield _differs("max_model_len", first, second)
+    if given.block_size is not None and asked.block_size != given.block_size != block_size:
+        yield MetricsDifference(
+            name="block_size",
+            reported=server.block_size,
+            predicted=given.block_size,
+            explained_by="the page tells the server's own blocks, which are counted, and blocks of"
+            f" {format_count(given.block_size)} were given: leave it out (--block)",
+        )
 
 
 def _setting(name: str, told: str, given: str, *, same: bool) -> Iterator[Stated]:
