@@ -102,7 +102,8 @@ class LogAnswer(Value, frozen=True, kw_only=True):
         file: the log's name.
         start, starts: which of the file's starts this is, and how many there are.
         lines: first and last line that it was read from.
-        failure: what ended the start, with the arithmetic; None where it started.
+        failure: what ended the start, with the arithmetic, or the server later; None where
+            nothing did.
         verdict: the answer in a sentence.
         facts: figures by name.
         settings: what the prediction was made with.

@@ -14,7 +14,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count
 from kvcalc.measure.logs.accounting import accounted
-from kvcalc.measure.logs.cures import cures
+from kvcalc.measure.logs.cures import after, cures
 from kvcalc.measure.logs.explain import differing, explained
 from kvcalc.measure.logs.oom import judged
 from kvcalc.measure.logs.predict import cache_budget, predicted
@@ -70,7 +70,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     budget = sized.budget if sized is not None else ()
     per_token = made.growth(windows_open=False) if made is not None else None
     rate = -(-per_token[0] // per_token[1]) if per_token and per_token[0] else None
-    end, failed = ended(start, facts, told)
+    end = ended(start, facts, told)
     oom = judged(start.oom)
     total = total_of(facts, budget)
     terms = terms_of(start.engine, facts, budget, start.devices)
@@ -78,7 +78,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     if excess(terms, total):
         notes.append(f"what is logged does not fit on {card or 'the card'}: --gpu names another")
     says = held_against(agreeing, differences, bool(told), _why_nothing(read))
-    first = f"It {end}." if end else "The log ends before the cache was sized."
+    first = f"It {end.clause}." if end.clause else "The log ends before the cache was sized."
     return LogAnswer(
         file=read.file,
         start=read.number,
@@ -89,7 +89,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         model=None if found.model is None else found.model.name,
         gpu=card,
         verdict=f"{first}{outside(terms, total, card)} {says}",
-        failure=failed,
+        failure=end.failure,
         facts=facts,
         settings=found.named,
         predicted=told,
@@ -99,10 +99,11 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         terms=terms,
         budget=budget,
         cures=(
-            *cures(start.engine, start.flags, facts, told, rate),
+            *(cures(start.engine, start.flags, facts, told, rate) if end.sizes else ()),
+            *after(end.error, killed=end.killed),
             *(oom.advice if oom is not None else ()),
         ),
-        levers=levers,
+        levers=levers if end.sizes else (),
         oom=oom,
         notes=tuple(dict.fromkeys(notes)),
         unsupported=made.unsupported if made is not None else (),

@@ -69,7 +69,8 @@ def _verdict(gained: int | None, rows: list[Changed], tokens: tuple[int | None, 
             which for which, count in zip(("the first", "the second"), tokens, strict=True)
             if count is None
         )  # fmt: skip
-        return f"{_count_of(changed)}; {missing} logs no tokens."
+        verb = "log" if tokens == (None, None) else "logs"
+        return f"{_count_of(changed)}; {missing} {verb} no tokens."
     if not gained:
         return f"The tokens are the same; {_count_of(changed)}."
     what = "gained" if gained > 0 else "lost"
@@ -91,10 +92,10 @@ def _count_of(changed: list[Changed]) -> str:
 def _ends(first: ReadStart, second: ReadStart) -> Iterator[str]:
     """Yield how each of the two ended, if it did not start or ran out of memory."""
     for which, read in (("first", first), ("second", second)):
-        end, failed = ended(read.start, read.facts, {})
-        if failed or (end and end != "started"):
-            yield f"The {which} {end}."
-        elif not end:
+        clause = ended(read.start, read.facts, {}).clause
+        if clause and clause != "started":
+            yield f"The {which} {clause}."
+        elif not clause:
             yield f"The {which} ends before the cache was sized."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from math import ceil
 
@@ -9,7 +10,7 @@ from kvcalc.core.logs import Fact, Predicted
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.measure.logs.failure import highest_share, least_fraction
 
-__all__ = ["cures"]
+__all__ = ["after", "cures"]
 
 _Facts = Mapping[str, Fact]
 _RANKS = (2, 4, 8, 16)
@@ -48,6 +49,26 @@ def cures(
         yield "a smaller cache_size (max_seq_len), or cache_mode Q8, Q6 or Q4"
     elif engine == "tgi" and "too_long" in flags:
         yield "a lower --max-total-tokens, or more GPUs (--num-shard)"
+
+
+_DERIVED = re.compile(r"derived max_model_len \((?:\w{1,60}=)?(?P<most>\d{1,12})")
+"""vLLM's refusal of a length beyond the model's own (config/model.py, _get_and_verify_max_len)."""
+
+
+def after(error: str, *, killed: bool) -> Iterator[str]:
+    """Yield what to change after an error that ended a start or a server.
+
+    Args:
+        error: its line; "" for none.
+        killed: it was the signal that the host sends where its memory runs out.
+    """
+    if found := _DERIVED.search(error):
+        yield f"--max-model-len {found['most']}: the longest of the model's own configuration"
+    if killed:
+        yield (
+            "more of the host's memory, if nobody stopped it: a higher limit of the container"
+            " (docker --memory, limits.memory of a pod), or less that is kept on the host"
+        )
 
 
 def _gained(size: int, bytes_per_token: int | None) -> str:

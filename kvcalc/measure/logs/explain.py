@@ -16,12 +16,11 @@ from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Difference, Fact, Predicted
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.units import format_bytes
 from kvcalc.engines import plan
 from kvcalc.measure.logs.causes import Cause, causes
 from kvcalc.measure.logs.explain_others import of_others
 from kvcalc.measure.logs.overrides import Override, undone
-from kvcalc.measure.logs.predict import agrees, cache_budget, predicted
+from kvcalc.measure.logs.predict import agrees, cache_budget, predicted, span_text
 from kvcalc.measure.logs.resolve import Resolved
 
 __all__ = ["MAY_BE", "Explained", "differing", "explained"]
@@ -221,9 +220,10 @@ def _of_ranks(deployment: Deployment, made: CachePlan, facts: Mapping[str, Fact]
         return None
     if differing(others, predicted(made, others)):
         return None
+    told = span_text(span.low, span.high, "B")
+    gives = "give" if " to " in told else "gives"
     return Cause(
         "minimum over ranks",
-        f"the rank with the least memory decides: {format_bytes(span.low)} to"
-        f" {format_bytes(span.high)} give these figures, and the line that is here says"
-        f" {memory.printed}",
+        f"the rank with the least memory decides: {told} {gives} these figures, and the line that"
+        f" is here says {memory.printed}",
     )

@@ -18,6 +18,7 @@ from kvcalc.measure.logs.facts import Said, fact_of
 from kvcalc.measure.logs.prefixes import Stripped, strip
 from kvcalc.measure.logs.settings import Settings, settings_of
 from kvcalc.measure.logs.shapes import Reading, Shape, read
+from kvcalc.measure.logs.signals import signal_of
 
 __all__ = ["Start", "starts_of"]
 
@@ -50,6 +51,7 @@ class Start:
         one_line: tokens and concurrency are in one line.
         ending: the error that ended it, if one did.
         devices: device -> figure -> [least, most] bytes of its lines together.
+        told: the last line with a figure that is of no failure.
     """
 
     def __init__(self, engine: str, source: str, line: int) -> None:
@@ -64,7 +66,7 @@ class Start:
         self.one_line = False
         self.ending = Ending()
         self.devices: dict[str, dict[str, list[int]]] = {}
-        self._told = line  # the last line with a figure
+        self.told = line
         self._pids: dict[str, str] = {}
         self._readings: dict[str, list[Said]] = {}
         self._keep: dict[str, str] = {}
@@ -86,7 +88,12 @@ class Start:
     @property
     def died(self) -> bool:
         """Whether an error came last: nothing was told behind it."""
-        return "failed" in self.flags or self.ending.last > self._told
+        return "failed" in self.flags or self.ending.last > self.told
+
+    @property
+    def died_later(self) -> bool:
+        """Whether a server that had started died: nothing was told behind it."""
+        return bool(self.ending.fatal) and self.ending.fatal_line > self.told
 
     def ends_before(self, shape_id: int, shape: Shape, stripped: Stripped) -> bool:
         """Whether a line is the first of the next start."""
@@ -140,7 +147,7 @@ class Start:
                 self.flags[flag] = self.flags.get(flag, 0) + 1
         self.sized = self.sized or shape.ends
         if not shape.fails:
-            self._told = line
+            self.told = line
         if stripped.file and shape.dates:
             self.files.setdefault(stripped.file, stripped.number)
         self.last = line
@@ -182,7 +189,9 @@ def starts_of(lines: Iterable[tuple[int, str]]) -> list[Start]:
         stripped = strip(line)
         engine = _take_shapes(open_, done, stripped, number)
         _take_settings(open_, stripped, number)
-        if any(word in stripped.text for word in OOM_WORDS):
+        if signal_of(stripped.text) is not None:
+            _take_error(open_, stripped, number)  # the host's memory: no text of PyTorch's
+        elif any(word in stripped.text for word in OOM_WORDS):
             _take_oom(open_, stripped, engine, number)
         elif any(word in stripped.text for word in ERROR_WORDS):
             _take_error(open_, stripped, number)
@@ -224,9 +233,15 @@ def _take_settings(open_: dict[tuple[str, str], Start], stripped: Stripped, numb
 def _take_error(open_: dict[tuple[str, str], Start], stripped: Stripped, number: int) -> None:
     """Keep an error with the start that it may have ended: its container's latest."""
     mine = [start for (where, _), start in open_.items() if where == stripped.source]
+    if not mine and signal_of(stripped.text) is not None:
+        # Who runs a container tells its end: by its name, or of the only one.
+        sources = {where for where, _ in open_}
+        named = {where for where in sources if where and where in stripped.text}
+        if len(of := named or sources) == 1:
+            mine = [start for (where, _), start in open_.items() if where in of]
     if mine:
         start = max(mine, key=lambda one: one.last)
-        if start.ending.take(stripped.text, number):
+        if start.ending.take(stripped.text, number, start.told):
             start.last = max(start.last, number)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kvcalc.core.logs import Difference, Fact, LoggedTerm, Predicted
 from kvcalc.core.units import format_bytes
@@ -12,7 +13,7 @@ from kvcalc.measure.logs.oom import judged
 from kvcalc.measure.logs.starts import Start
 from kvcalc.measure.logs.terms import excess
 
-__all__ = ["ended", "held_against", "outside", "was_sized"]
+__all__ = ["End", "ended", "held_against", "outside", "was_sized"]
 
 _SIZED = (
     *("kv_cache_tokens", "num_gpu_blocks", "max_total_num_tokens", "max_concurrency", "k_size"),
@@ -27,10 +28,26 @@ def was_sized(start: Start, facts: Mapping[str, Fact]) -> bool:
     return any(name in facts for name in _SIZED) or start.sized
 
 
-def ended(
-    start: Start, facts: Mapping[str, Fact], told: Mapping[str, Predicted]
-) -> tuple[str, str | None]:
-    """Return how a start ended, as a clause (`did not start: ...`), and what ended it, if anything.
+class End(NamedTuple):
+    """How a start ended.
+
+    Attributes:
+        clause: `did not start: ...`; "started"; "" where its log ends before the cache.
+        failure: what ended it, or the server later; None for nothing.
+        sizes: room or length may be the reason: settings that buy room are to the point.
+        error: the error's line where it is the reason; "" where it is not.
+        killed: the host ended it with the signal that it sends where its memory runs out.
+    """
+
+    clause: str
+    failure: str | None = None
+    sizes: bool = True
+    error: str = ""
+    killed: bool = False
+
+
+def ended(start: Start, facts: Mapping[str, Fact], told: Mapping[str, Predicted]) -> End:
+    """Return how a start ended.
 
     Args:
         start: whose lines they are.
@@ -38,22 +55,36 @@ def ended(
         told: kvcalc's.
     """
     sized = was_sized(start, facts)
+    ending = start.ending
     died = start.died and ("stopped" in start.flags or not sized)
-    error = start.ending.told if died else ""
-    if not error and died and (oom := judged(start.oom)) is not None and "stopped" in start.flags:
-        error = oom.summary.rstrip(".")
-    failed = failure(start.engine, start.flags, facts, told, error)
-    if failed:
-        return f"did not start: {failed.rstrip('.')}", failed
+    error = ending.told if died else ""
     oom = judged(start.oom)
+    of_oom = not error and died and oom is not None and "stopped" in start.flags
+    why = oom.summary.rstrip(".") if oom is not None and of_oom else error
+    failed = failure(start.engine, start.flags, facts, told, why)
+    if failed:
+        mine = bool(error) and failed == error
+        clause = f"did not start: {failed.rstrip('.')}"
+        return End(clause, failed, not mine or _of_length(error), error, mine and ending.killed)
     if oom is not None:
-        return f"ran out of memory: {oom.summary.rstrip('.')}", None
+        return End(f"ran out of memory: {oom.summary.rstrip('.')}")
+    if sized and start.died_later:
+        fatal = ending.told_fatal
+        return End(f"started, and died later: {fatal}", fatal, sizes=False, killed=ending.killed)
     if "request_refused" in start.flags:
         asked, most = facts.get("asked_tokens"), facts.get("max_model_len_that_fits")
         if asked is not None and most is not None:
-            why = f"{asked.printed} tokens, where the cache's manager takes {most.printed}"
-            return f"serves, and refused a request: {why}", None
-    return ("started" if sized else ""), None
+            reason = f"{asked.printed} tokens, where the cache's manager takes {most.printed}"
+            return End(f"serves, and refused a request: {reason}")
+    return End("started" if sized else "")
+
+
+_LENGTHS = ("max_model_len", "max seq len", "KV cache", "out of memory", "enough memory")
+
+
+def _of_length(error: str) -> bool:
+    """Whether an error is of room or of length, as its words say."""
+    return any(word in error for word in _LENGTHS)
 
 
 def held_against(
