@@ -11,13 +11,17 @@ from typing import Any
 from kvcalc.measure.feed import Feed
 from kvcalc.measure.pickle_atoms import MAX_INT, MAX_LINE, U4, Atoms
 
-__all__ = ["MAX_BEGUN", "MAX_DEPTH", "MAX_PLACES", "SKIPPED", "Containers"]
+__all__ = ["MAX_BEGUN", "MAX_BUILT", "MAX_DEPTH", "MAX_PLACES", "SKIPPED", "Containers"]
 
 MAX_DEPTH = 32
 """Containers inside one another; snapshots need six."""
 
 MAX_BEGUN = 100_000
 """Containers that are begun and not put anywhere: how deep they will lie is seen only then."""
+
+MAX_BUILT = 120_000
+"""Containers that are built: a dict for each block, of which there are 80,000 at most, and a dict,
+a list and a pair for each segment."""
 
 MAX_PLACES = 50_000_000
 """Of the memo; a trace needs one for each 20 bytes or more."""
@@ -26,6 +30,11 @@ _MARKS = 4 * MAX_DEPTH
 _BYTE = 0xFF
 _MAX_POPS = 1_000  # values taken off the stack again, which no writer of plain data does
 _MOST_FOUND = 100
+_MAX_STRANGE = (
+    10_000  # containers in lists that are no dicts of two keys, as segments and blocks are
+)
+_LEAST_KEYS = len(("size", "state"))  # of a block that a profiler wrote
+_MAX_ENTRY = 400  # keys and values of a dict of a trace; they have some twenty
 _CONTAINERS = (list, dict, tuple)
 _OF_CONTAINER, _OF_ITEM, _OF_WAITING, _OF_GAP = 200, 48, 40, 8  # bytes, about
 
@@ -60,6 +69,8 @@ class Containers(Atoms):
         self.memo: list[Any] = []
         self.dark = 0  # marks that stand inside something passed over
         self.pops = 0
+        self.built = 0
+        self.strange = 0
         self._dark_since = 0
         self._dark_bytes = 0
         self.heights: dict[int, int] = {}  # containers by identity: levels inside, itself counted
@@ -109,6 +120,9 @@ class Containers(Atoms):
     def _new(self, container: Any) -> None:
         if len(self.open) >= MAX_BEGUN:
             self._refuse(f"more than {MAX_BEGUN:,} lists, dicts and tuples that nothing holds")
+        self.built += 1
+        if self.built > MAX_BUILT:
+            self._refuse(f"more than {MAX_BUILT:,} lists, dicts and tuples")
         self._charge(_OF_CONTAINER)
         self.stack.append(container)
         self.heights[id(container)] = 1
@@ -294,11 +308,18 @@ class Containers(Atoms):
         if type(target) is not list:
             self._refuse("items are added to what is no list")
         self._put(target, items)
+        for item in items:
+            if type(item) in _CONTAINERS and (type(item) is not dict or len(item) < _LEAST_KEYS):
+                self.strange += 1
+        if self.strange > _MAX_STRANGE:
+            self._refuse(f"more than {_MAX_STRANGE:,} in its lists that are no segment nor block")
         target.extend(items)
 
     def _update(self, target: Any, items: list[Any]) -> None:
         if target is SKIPPED:
             if self.find and self.find in items:
+                if len(items) > _MAX_ENTRY:
+                    self._refuse(f"an entry of a trace has {len(items):,} keys and values")
                 self._charge(_OF_ITEM * len(items))
                 self.found.append(_flat_pairs(items))
                 del self.found[: -2 * _MOST_FOUND]

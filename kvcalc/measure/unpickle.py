@@ -3,8 +3,9 @@
 It is a machine of its own for the opcodes that lists, dicts, tuples, numbers and texts need.
 Every other opcode is refused by its name, as is whatever no honest writer leaves: lengths beyond
 the file, a container that holds itself, nesting without end, more opcodes than the bytes of a
-snapshot hold, more memory than one needs. All of it is counted while opcodes are read, so that a
-refusal costs less than a second and 100 MB. `pickle` itself is never asked.
+snapshot or its dicts and lists hold, more memory than one needs. All of it is counted while
+opcodes are read, so that a refusal costs some tenths of a second and less than 100 MB.
+`pickle` itself is never asked.
 
 What a caller does not want (stack traces, which are most of a memory snapshot) is passed over: the
 values under such a key are never built, however many there are.
@@ -20,10 +21,18 @@ from typing import Any, NoReturn
 from kvcalc.core.values import Value
 from kvcalc.measure.feed import Feed
 from kvcalc.measure.pickle_atoms import MAX_HELD, MAX_TEXT, U8
-from kvcalc.measure.pickle_containers import MAX_BEGUN, MAX_DEPTH, MAX_PLACES, SKIPPED, Containers
+from kvcalc.measure.pickle_containers import (
+    MAX_BEGUN,
+    MAX_BUILT,
+    MAX_DEPTH,
+    MAX_PLACES,
+    SKIPPED,
+    Containers,
+)
 
 __all__ = [
     "MAX_BEGUN",
+    "MAX_BUILT",
     "MAX_BYTES",
     "MAX_DEPTH",
     "MAX_HELD",
@@ -41,6 +50,8 @@ MAX_BYTES = 2**30
 MAX_OPCODES = 1_200_000
 """That are executed beside those that the size of the file allows; a block has 16."""
 
+_FREE, _OF_ONE = 150_000, 64  # opcodes of whatever, and of each container; a segment of old has 60
+_FREE_DARK = 400_000  # of what is passed over, whatever it is
 _BUILT, _PASSED_OVER = 8, 3  # bytes that have an opcode; frames with names of their own have it
 _SLICE = 20_000  # opcodes between two looks at the books
 _PROTOCOL = 5
@@ -119,9 +130,13 @@ class _Machine(Containers):
 
     def _check(self, executed: int) -> None:
         dark = self.dark_bytes
-        allowed = MAX_OPCODES + (self.feed.offset - dark) // _BUILT + dark // _PASSED_OVER
-        if executed > allowed:
-            self._refuse(f"{executed:,} opcodes, more than a snapshot of so many bytes has")
+        by_size = MAX_OPCODES + (self.feed.offset - dark) // _BUILT
+        by_content = _FREE + self.built * _OF_ONE
+        if executed > min(by_size, by_content) + min(dark, _FREE_DARK) + dark // _PASSED_OVER:
+            self._refuse(
+                f"{executed:,} opcodes, more than a snapshot of so many"
+                f" {'bytes' if by_size < by_content else 'dicts and lists'} has"
+            )
         if len(self.memo) > MAX_PLACES:
             self._refuse(f"more than {MAX_PLACES:,} values are remembered")
         if self.held > MAX_HELD:
