@@ -28,6 +28,11 @@ from kvcalc.sizing import Question, answer
 __all__ = ["answered"]
 
 _MOST_LEVERS = 8
+_NO_SLOTS = (
+    "the states are not predicted: the number of their slots is not logged, and no whole number of"
+    " them has the logged bytes (max_mamba_cache_size says how many; pp_size and the layers of a"
+    " stage change the bytes of one)"
+)
 _SAME = 0.02
 """Two figures whose ratio is off 1 by less do not contradict each other."""
 
@@ -63,6 +68,8 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         differences = (*(d for d in differences if d.name not in told_by_plan), *found_out)
         told = {**told, **told_by_plan}
         notes += _version_notes(made, facts)
+        if start.engine == "sglang" and "ssm_state_size" in facts and "ssm_state_size" not in told:
+            notes.append(_NO_SLOTS)
     agreeing = tuple(
         name for name in told if name in facts and name not in {d.name for d in differences}
     )

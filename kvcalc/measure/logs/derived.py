@@ -1,6 +1,7 @@
 """Settings that a log does not name, and that its figures give: one value alone makes them.
 
-A context of llama.cpp by the bytes of its cache, LMDeploy's and TensorRT-LLM's tokens a block by
+A context of llama.cpp by the bytes of its cache and its step by the cells of a window's, SGLang's
+slots of states by their bytes, LMDeploy's and TensorRT-LLM's tokens a block by
 the bytes or number of blocks, TGI's kernels by the tokens of theirs.
 """
 
@@ -17,14 +18,20 @@ from kvcalc.core.logs import Fact
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import cdiv
-from kvcalc.engines import plan
+from kvcalc.engines import plan, start_up_log
+from kvcalc.measure.logs.starts import starts_of
 
 __all__ = ["Derived", "derived", "paged_blocks"]
 
 _BLOCKS = (8, 16, 32, 64, 128, 256)
 _CELLS, _MOST_CELLS = 1024, 2**30
+_SLOT = 64
 _OLD_STEP = 32
 """Cells that llama.cpp of 2024, and what was forked from it, pads to."""
+
+_STEPS = tuple(2**power for power in range(13, 3, -1))
+_BATCH = 2048
+"""llama.cpp's n_batch where nothing is said: a larger n_ubatch needs a larger one."""
 
 _DRAFTS = ("draft ", "mtp ")
 _KERNELS = {1: "flashinfer", 16: "paged", 256: "flashdecoding"}
@@ -79,9 +86,11 @@ def _range(facts: Mapping[str, Fact], name: str) -> tuple[int, int] | None:
 def _llamacpp(
     model: ModelSpec, deployment: Deployment, facts: Mapping[str, Fact]
 ) -> Derived | None:
-    """Return n_ctx by the bytes of a cache whose cells no line tells."""
+    """Return n_ctx by the bytes of a cache whose cells no line tells; else n_ubatch by a window."""
     told = _caches(facts)
-    if told is None or "ctx_size" in deployment.engine_args:
+    if "ctx_size" in deployment.engine_args:
+        return _step(model, deployment, facts)
+    if told is None:
         return None
     size, source = told
     for drafts in (False, True):
@@ -89,6 +98,32 @@ def _llamacpp(
         cells = _cells(model, deployment, size, drafts=drafts)
         if cells:
             return Derived("ctx_size", cells, argument=True, source=f"{source} of cache in the log")
+    return None
+
+
+def _step(model: ModelSpec, deployment: Deployment, facts: Mapping[str, Fact]) -> Derived | None:
+    """Return n_ubatch by the cells of a window's cache, which are the window and one step's tokens.
+
+    They are padded, so that several steps may be meant: the largest power of two is taken, and
+    none where the default gives the cells that are logged.
+    """
+    cells = _range(facts, "cells_window")
+    if cells is None or "ubatch_size" in deployment.engine_args:
+        return None
+
+    def given(**args: int) -> bool:
+        made = plan(model, _with(deployment, **args))
+        told = start_up_log(made, None)
+        found = next(iter(starts_of(enumerate(told, 1))), None)
+        fact = found.facts().get("cells_2") if found is not None else None
+        return fact is not None and fact.low == cells[0]
+
+    if given():
+        return None
+    for size in _STEPS:
+        if given(ubatch_size=size, batch_size=max(size, _BATCH)):
+            source = f"at most, by the {facts['cells_window'].printed} cells of the window's cache"
+            return Derived("ubatch_size", size, argument=True, source=source)
     return None
 
 
@@ -129,6 +164,49 @@ def _cells(
             return cells
     cells = cdiv(max(low, 1), _OLD_STEP) * _OLD_STEP
     return cells if cells <= min(high, _MOST_CELLS) else None
+
+
+# --------------------------------------------------------------------------- states
+
+
+def _sglang(model: ModelSpec, deployment: Deployment, facts: Mapping[str, Fact]) -> Derived | None:
+    """Return the slots of states by their bytes, where no line tells how many there are."""
+    sizes = {n: _range(facts, n) for n in ("ssm_state_size", "conv_state_size")}
+    size = sizes["ssm_state_size"]
+    args = deployment.engine_args
+    if size is None or "max_mamba_cache_size" in args:
+        return None
+    if args.get("disable_radix_cache") and deployment.max_num_seqs is not None:
+        return None  # the requests at once are the slots
+    from kvcalc.engines.sglang.start_up import pool_sizes  # no other engine's log needs it
+
+    def held(slots: int) -> Mapping[str, int]:
+        made = plan(model, _with(deployment, max_mamba_cache_size=slots))
+        found: dict[str, int] = {}
+        for pool in made.rank.pools:
+            if pool.sized == "states":
+                found = pool_sizes(pool, slots)
+        return {
+            "ssm_state_size": found.get("recurrent", 0),
+            "conv_state_size": found.get("conv", 0),
+        }
+
+    one, two = held(_SLOT)["ssm_state_size"], held(2 * _SLOT)["ssm_state_size"]
+    if two <= one:
+        return None
+    about = _SLOT + (size[0] - one) * _SLOT // (two - one)
+    fits = [
+        slots
+        for slots in range(max(1, about - 1), about + 4)
+        if all(
+            span is None or span[0] <= has <= span[1]
+            for span, has in zip(sizes.values(), held(slots).values(), strict=True)
+        )
+    ]
+    if len(fits) != 1:
+        return None
+    source = f"states of {facts['ssm_state_size'].printed} in the log"
+    return Derived("max_mamba_cache_size", fits[0], argument=True, source=source)
 
 
 # --------------------------------------------------------------------------- blocks
@@ -205,6 +283,7 @@ def _tgi(model: ModelSpec, deployment: Deployment, facts: Mapping[str, Fact]) ->
 
 _RULES: dict[str, Callable[[ModelSpec, Deployment, Mapping[str, Fact]], Derived | None]] = {
     "llama.cpp": _llamacpp,
+    "sglang": _sglang,
     "lmdeploy": _lmdeploy,
     "tensorrt-llm": _tensorrt,
     "tgi": _tgi,

@@ -7,7 +7,7 @@ that are stand for it, and the other figures are held against them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kvcalc.core.capacity import Logged, logged_figures, longest, start_up_need
@@ -189,10 +189,13 @@ def _layout(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, P
 def _printed(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
     """Yield the figures of the lines that the engine would print itself."""
     basis = f"{plan.engine}'s own lines of this plan"
+    fixed = plan.split == "fixed"
     try:
-        lines = start_up_log(plan, None if plan.split == "fixed" else _PLENTY)
+        lines = start_up_log(plan, None if fixed else _PLENTY)
+        more = lines if fixed else start_up_log(plan, 2 * _PLENTY)
     except KvcalcError:
         return
+    bound = _figures_of(plan.engine, more)
     for start in starts_of(enumerate(lines, 1)):
         if start.engine != plan.engine:
             continue
@@ -201,10 +204,17 @@ def _printed(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, 
                 continue
             if name in _TAKEN.get(plan.engine, ()):
                 continue
+            if name not in bound or bound[name].low != fact.low:
+                continue  # memory alone decides it, of which nothing is known here
             yield name, _made(fact.low, fact.high, fact.unit, basis)
     if plan.engine == "llama.cpp":
         yield from _devices(plan, facts)
         yield from _that_failed(plan, facts)
+
+
+def _figures_of(engine: str, lines: Sequence[str]) -> dict[str, Fact]:
+    starts = [start for start in starts_of(enumerate(lines, 1)) if start.engine == engine]
+    return starts[-1].facts() if starts else {}
 
 
 def _that_failed(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:

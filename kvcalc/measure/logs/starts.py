@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from math import gcd
 
 from kvcalc.core.logs import Fact
 from kvcalc.measure.logs.catalogue import BY_ENGINE, OOM_WORDS, matters
@@ -103,6 +104,8 @@ class Start:
             return True
         if (rank, shape_id) not in self._said:
             return False
+        if "padding_layers" in shape.kinds and self._other_groups(shape, stripped.text):
+            return True
         if shape.changes:
             return self.sized and "draft" not in self.flags and self._changes(shape, stripped.text)
         if shape.once and (rank or (self.settings.whole("data_parallel_size") or 1) == 1):
@@ -116,6 +119,27 @@ class Start:
         if match is None or name not in self._readings:
             return False
         return "serving" in self.flags or match[name] != self._readings[name][0][3].printed
+
+    def _other_groups(self, shape: Shape, text: str) -> bool:
+        """Whether padding layers are of another size of group than those that were told.
+
+        vLLM prints a line a kind of layers: its layers and those that pad are whole groups of the
+        one size (kv_cache_utils.py). What no size gives is of two releases' rules.
+        """
+        match = shape.expression.search(text)
+        told = zip(
+            (r[3].printed for r in self._readings.get("padding_layers", ())),
+            (r[3].printed for r in self._readings.get("padding_waste", ())),
+            strict=False,
+        )
+        pairs = [*told, (match["padding_layers"], match["padding_waste"])] if match else []
+        size, most = 0, 0
+        for printed, waste in pairs:
+            layers, share = int(printed), float(waste)
+            if share <= 0:
+                return False
+            size, most = gcd(size, round(layers * 100 / share) + layers), max(most, layers)
+        return bool(pairs) and size <= most
 
     def add(self, shape_id: int, shape: Shape, stripped: Stripped, line: int) -> bool:
         """Take what a line tells by one shape; whether it has that shape."""

@@ -106,6 +106,7 @@ def test_the_least_rank_is_found() -> None:
     log = "Available KV cache memory: 10.00 GiB\nGPU KV cache size: 322,000 tokens"
     found = _answer(log, given)
     assert {d.explained_by for d in found.differences} == {"minimum over ranks"}
+    assert all("decides: 9.83 GiB gives these figures" in d.why for d in found.differences)
 
 
 def test_an_override_is_taken() -> None:

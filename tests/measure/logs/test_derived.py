@@ -191,3 +191,102 @@ def test_tgis_kernels_by_their_blocks(size: int, kernels: str) -> None:
     found = _answer(log)
     assert _setting(found, "attention_backend") == kernels
     assert {"kv_cache_tokens", "block_size"} <= set(found.agrees)
+
+
+# ------------------------------------------------- steps, states, padding layers
+
+
+def _window(cells: int) -> str:
+    """8,192 cells x 12 layers x 1,024 elements x 34/32 B are 102 MiB."""
+    return (
+        "llama_kv_cache: size = 102.00 MiB ( 8192 cells, 12 layers, 1/1 seqs), K (q8_0): 51.00 MiB,"
+        " V (q8_0): 51.00 MiB\n"
+        f"llama_kv_cache_iswa: creating     SWA KV cache, size = {cells} cells\n"
+        f"llama_kv_cache: size = {102 * cells / 8192:.2f} MiB ({cells} cells, 12 layers, 1/1 seqs)"
+    )
+
+
+@pytest.mark.parametrize(("cells", "step"), [(256, "128"), (1280, "1024"), (2304, "2048")])
+def test_a_step_by_the_cells_of_a_window(cells: int, step: str) -> None:
+    """A window of 128 and one step, padded to 256."""
+    found = _answer(_window(cells), load_model("gpt-oss-20b"))
+
+    assert _setting(found, "ubatch_size") == step
+    assert "cells_2" in found.agrees
+    assert found.differences == ()
+
+
+def test_a_default_step_is_not_derived() -> None:
+    found = _answer(_window(768), load_model("gpt-oss-20b"))
+    assert not any(named.name == "ubatch_size" for named in found.settings)
+    assert "cells_2" in found.agrees
+
+
+def test_a_step_that_is_given_stays() -> None:
+    found = _answer(_window(256), load_model("gpt-oss-20b"), args={"ubatch_size": 512})
+    assert {"cells_2", "cache_size_2"} <= {d.name for d in found.differences}
+
+
+def _states(slots: int) -> str:
+    """48 layers x 48 heads x 128 x 128 x 4 B, and 48 x 10,240 x 3 x 2 B, a slot; one is spare."""
+    recurrent = (slots + 1) * 48 * 48 * 128 * 128 * 4 / 2**30
+    conv = (slots + 1) * 48 * 10_240 * 3 * 2 / 2**30
+    return (
+        f"Mamba Cache is allocated. conv_state size: {conv:.2f}GB, ssm_state size:"
+        f" {recurrent:.2f}GB"
+    )
+
+
+@pytest.mark.parametrize("slots", [3, 10, 186])
+def test_slots_of_states_by_their_bytes(slots: int) -> None:
+    found = _answer(_states(slots), load_model("qwen3.5-27b"))
+
+    assert _setting(found, "max_mamba_cache_size") == str(slots)
+    assert {"ssm_state_size", "conv_state_size"} <= set(found.agrees)
+
+
+def test_states_that_no_number_of_slots_has_are_not_predicted() -> None:
+    log = "Mamba Cache is allocated. conv_state size: 0.02GB, ssm_state size: 0.50GB"
+    found = _answer(log, load_model("qwen3.5-27b"))
+
+    assert found.predicted == {}
+    assert found.differences == ()
+    assert any("number of their slots is not logged" in note for note in found.notes)
+
+
+def test_requests_that_are_given_are_slots_without_a_tree() -> None:
+    """SGLang without its radix cache keeps a state a request."""
+    found = _answer(
+        "Mamba Cache is allocated. conv_state size: 0.02GB, ssm_state size: 0.50GB",
+        load_model("qwen3.5-27b"),
+        args={"disable_radix_cache": True},
+        max_num_seqs=8,
+    )
+    told = found.predicted["ssm_state_size"]
+    assert told.low <= 9 * 48 * 48 * 128 * 128 * 4 <= told.high  # one is spare
+    assert {d.name for d in found.differences} == {"ssm_state_size"}
+
+
+def test_padding_layers_of_two_releases_are_two_starts() -> None:
+    """19 layers in groups of 18 lack 17; 18 in groups of 19 lack 1: no size gives both."""
+    line = "Add {} padding layers, may waste at most {}% KV cache memory"
+    log = line.format(17, 89.47) + "\n" + line.format(1, 5.56)
+    settings = {"speculative_method": "eagle3", "num_speculative_tokens": 1}
+    given = Given(model=load_model("gpt-oss-120b"), settings=settings)
+    first, second = (
+        answered(read_start("-", given, start, io.BytesIO(log.encode())), given) for start in (1, 2)
+    )
+
+    assert (first.starts, second.starts) == (2, 2)
+    assert first.facts["padding_layers"].printed == "17"
+    assert second.facts["padding_layers"].printed == "1"
+    told = {d.explained_by for found in (first, second) for d in found.differences}
+    assert told == {"version's rules"}
+
+
+def test_padding_layers_of_two_kinds_are_one_start() -> None:
+    """Groups of 4: 6 layers lack 2, and 3 lack 1."""
+    line = "Add {} padding layers, may waste at most {}% KV cache memory"
+    found = _answer(line.format(2, 33.33) + "\n" + line.format(1, 33.33))
+    assert found.starts == 1
+    assert found.facts["padding_layers"].low == 3
