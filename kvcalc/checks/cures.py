@@ -9,11 +9,15 @@ from kvcalc.checks.sized import Load, Sized
 from kvcalc.checks.targets import Target
 from kvcalc.checks.words import said
 from kvcalc.core.checks import Assertion, passes
+from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.search import last_that
-from kvcalc.sizing.changes import Change
+from kvcalc.sizing.changes import Change, share_change
 from kvcalc.sizing.question import Question
-from kvcalc.sizing.solve.lengths import of_length
+from kvcalc.sizing.shares import SHARES
+from kvcalc.sizing.sizes import sizes_of
+from kvcalc.sizing.solve.lengths import of_length, sequences_change
+from kvcalc.sizing.solve.memory import share_of_card
 
 __all__ = ["cure"]
 
@@ -70,15 +74,26 @@ def cure(target: Target, sized: Sized, assertion: Assertion, load: Load | None) 
 def _passing(
     sized: Sized, assertion: Assertion, passing: Callable[[Change], bool]
 ) -> Iterator[Change]:
-    """Yield changes that pass, one a kind."""
+    """Yield changes that pass, one a kind: first of what stands in the way itself."""
+    bound = () if sized.worked.crowded is None else (_more_sequences(sized),)
+    ill_shared = not sized.worked.runs("low")
+    for group in (*bound, *([_shares(sized)] if ill_shared else [])):
+        yield from _first(group, passing)
     if assertion.metric in _SHORTER:
         length = _longest(sized, assertion, passing)
         if length is not None:
             yield of_length(sized.question, length)
     for group in _changes(sized, assertion.metric):
-        found = next((change for change in group if passing(change)), None)
-        if found is not None:
-            yield found
+        yield from _first(group, passing)
+    if not ill_shared and assertion.metric in _SHORTER:
+        yield from _first(_shares(sized), passing)
+    if assertion.metric.startswith("total_"):
+        yield from _first(_more_replicas(sized.question), passing)
+
+
+def _first(group: Iterator[Change], passing: Callable[[Change], bool]) -> Iterator[Change]:
+    """Yield the first change of a group that passes, where one does."""
+    yield from islice(filter(passing, group), 1)
 
 
 def _longest(sized: Sized, assertion: Assertion, passing: Callable[[Change], bool]) -> int | None:
@@ -124,11 +139,33 @@ def _changes(sized: Sized, metric: str) -> Iterator[Iterator[Change]]:
         yield iter((Change("", {"disable_hybrid_kv_cache_manager": False}),))
     if sized.plan.kv_cache_dtype in _WIDE:
         yield iter((Change("", {"kv_cache_dtype": _EIGHT_BITS.get(engine, "fp8")}),))
-    share = question.deployment.gpu_memory_utilization
-    if engine == "vllm" and sized.worked.memory and (share or 0) < _SHARE:
-        yield iter((Change("", {"gpu_memory_utilization": _SHARE}),))
-    if metric.startswith("total_"):
-        yield _more_replicas(question)
+
+
+def _more_sequences(sized: Sized) -> Iterator[Change]:
+    """Yield what lets as many run at once as are asked for; a server runs those of its groups."""
+    groups = sizes_of(sized.question.deployment).groups
+    yield sequences_change(sized.question, sized.worked.each * groups)
+
+
+def _shares(sized: Sized) -> Iterator[Change]:
+    """Yield other shares of the card: the nearest that surely holds the goal, then the largest.
+
+    A share may be too large as well as too small: what lies beside it must have room.
+    """
+    deployment = sized.question.deployment
+    setting = SHARES.get(deployment.engine)
+    if setting is None or not sized.worked.memory:
+        return  # a cache that is given is not sized by a share
+    field = setting in Deployment.__struct_fields__
+    now = getattr(deployment, setting) if field else deployment.engine_args.get(setting)
+    if deployment.engine == "vllm" and (now or 0) < _SHARE:
+        yield share_change(setting, _SHARE)
+    sure = share_of_card(sized.question).solution
+    if not isinstance(sure.value, float) or sure.up_to is None:
+        return
+    if isinstance(now, int | float):
+        yield share_change(setting, min(max(sure.value, now), sure.up_to))
+    yield share_change(setting, sure.up_to)
 
 
 def _more_ranks(question: Question) -> Iterator[Change]:

@@ -111,12 +111,20 @@ def answer(
             *without_effect(asked),
             *beyond_maximum(question, found.max_model_len),
             *(["no setting that was tried buys anything"] if with_levers and not tried else []),
+            *([_NOT_ENOUGH] if gaining and not high.fits and not _meets(gaining) else []),
             *found.notes,
         ),
         unsupported=found.unsupported,
         convention=found.convention,
         source=found.source,
     )
+
+
+_NOT_ENOUGH = "no single setting that was tried is enough"
+
+
+def _meets(gaining: tuple[Lever, ...]) -> bool:
+    return any(lever.figures.fits for lever in gaining)
 
 
 # What few questions ask for is imported when it is asked for: a plain one is answered sooner.

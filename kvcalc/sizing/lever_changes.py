@@ -15,7 +15,10 @@ from kvcalc.sizing.solve.lengths import of_length, sequences_change
 from kvcalc.sizing.solve.memory import share_of_card
 from kvcalc.sizing.worked import Worked
 
-__all__ = ["lever_changes"]
+__all__ = ["SURELY_STARTS", "lever_changes"]
+
+SURELY_STARTS = "the largest share that surely starts"
+"""What is told of such a share, where the goal is met with it."""
 
 _UTILISATIONS = (0.95, 0.98)
 _FEWER_TOKENS = 2048
@@ -90,7 +93,7 @@ def _shares(question: Question, worked: Worked) -> Iterator[Change]:
     if not worked.runs("low"):
         most = (worked.memory and share_of_card(question).solution.up_to) or _largest(worked)
         if most and most != now:
-            yield share_change(setting, most, "the largest share that surely starts")
+            yield share_change(setting, most, SURELY_STARTS)
     for share in _UTILISATIONS if worked.memory else ():  # a cache that is given is not larger
         if isinstance(now, float) and share <= now:
             continue

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kvcalc.core.answers import Figures, Lever, RefusedLever
 from kvcalc.core.errors import KvcalcError
+from kvcalc.core.units import format_count
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.figured import figured
-from kvcalc.sizing.lever_changes import lever_changes
+from kvcalc.sizing.lever_changes import SURELY_STARTS, lever_changes
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.solve.cards import num_gpus
 from kvcalc.sizing.worked import Worked
@@ -32,13 +33,13 @@ def levers(
     refusal = worked.refusal()
     stands = None if refusal is None else refusal.why
     for change in lever_changes(question, worked):
-        made = _tried(question, expected, change)
+        made = _tried(question, worked, expected, change)
         if isinstance(made, Lever):
             gaining.setdefault(_key(change), made)
         elif made is not None and made.reason != stands:  # what it does not change says nothing
             refused.setdefault(_key(change), made)
     if not expected.fits and not any(lever.figures.fits for lever in gaining.values()):
-        last = _more_gpus(question, expected)
+        last = _more_gpus(question, worked, expected)
         if isinstance(last, Lever):
             gaining.setdefault(last.flags, last)
         elif last is not None:
@@ -50,7 +51,9 @@ def _key(change: Change) -> tuple[str, ...]:
     return change.flags or (change.name,)
 
 
-def _tried(question: Question, expected: Figures, change: Change) -> Lever | RefusedLever | None:
+def _tried(
+    question: Question, worked: Worked, expected: Figures, change: Change
+) -> Lever | RefusedLever | None:
     """Return what a change gains, or why it cannot be made; None where it gains nothing."""
     asked = change.applied(question)
     if asked == question:
@@ -66,7 +69,8 @@ def _tried(question: Question, expected: Figures, change: Change) -> Lever | Ref
     once, now = (
         one.max_concurrency * of.holders for one, of in ((expected, question), (found, asked))
     )
-    helps = found.fits and not expected.fits
+    surer = done.meets("low") and not worked.meets("low")  # of a perhaps it makes a yes
+    helps = surer or (found.fits and not expected.fits)
     if now <= once * (1 + _NOTHING) and not helps:
         return None
     tokens = found.kv_cache_tokens * asked.holders
@@ -78,11 +82,13 @@ def _tried(question: Question, expected: Figures, change: Change) -> Lever | Ref
         max_concurrency=now,
         tokens_gained=tokens - expected.kv_cache_tokens * question.holders,
         concurrency_gain=now / once if once else None,
-        caution=_caution(change, done),
+        caution=_caution(change, done, found),
     )
 
 
-def _more_gpus(question: Question, expected: Figures) -> Lever | RefusedLever | None:
+def _more_gpus(
+    question: Question, worked: Worked, expected: Figures
+) -> Lever | RefusedLever | None:
     """Return the fewest GPUs that meet a goal which no single setting does, or why none do."""
     if question.deployment.engine == "llama.cpp" or not question.deployment.gpu:
         return None
@@ -93,6 +99,7 @@ def _more_gpus(question: Question, expected: Figures) -> Lever | RefusedLever | 
     tp, pp = sizes["tensor_parallel_size"], sizes["pipeline_parallel_size"]
     return _tried(
         question,
+        worked,
         expected,
         found.change._replace(
             name=f"{tp * pp} GPUs of a replica",
@@ -101,11 +108,15 @@ def _more_gpus(question: Question, expected: Figures) -> Lever | RefusedLever | 
     )
 
 
-def _caution(change: Change, done: Worked) -> str:
+def _caution(change: Change, done: Worked, found: Figures) -> str:
     """Return what a change costs, and whether a start with it may run out of memory."""
+    told = change.caution
+    if told == SURELY_STARTS and not found.fits:  # a start that ends for want of cache is none
+        longest = found.max_model_len_that_fits
+        told = f"passes the share check; holds {format_count(longest) if longest else 'no'} tokens"
     if done.runs("low"):
-        return change.caution
-    return "; ".join(filter(None, (change.caution, "a start may run out of memory")))
+        return told
+    return "; ".join(filter(None, (told, "a start may run out of memory")))
 
 
 def _order(lever: Lever) -> tuple[bool, float, int]:

@@ -31,6 +31,8 @@ def suggested(
         ends: its figures with the least and with the most that may be left for the cache.
         turned: what was solved for.
     """
+    low, high = ends
+    doubtful = high.fits and not low.fits
     solutions, first = [], None
     notes: dict[str, None] = {}
     for one in turned:
@@ -40,6 +42,9 @@ def suggested(
             if _fits(asked):
                 told, lines = command(asked)
                 notes.update(dict.fromkeys(lines))
+                if doubtful and first is None and told is not None:
+                    shown = f"{one.solution.setting} {one.solution.value}"
+                    notes[f"with {shown} it surely fits; as it was asked for, {_PERHAPS}"] = None
                 first = first or told
             else:
                 goal = format_number_of(question.sequences, "sequence")
@@ -47,11 +52,10 @@ def suggested(
                 notes[f"no command with {shown}: it does not hold {goal} at once"] = None
         solutions.append(msgspec.structs.replace(one.solution, command=told))
     if first is None:
-        low, high = ends
         if high.fits:
             first, lines = command(question)
             notes.update(dict.fromkeys(lines))
-            if not low.fits and first is not None:
+            if doubtful and first is not None:
                 notes[_PERHAPS] = None
         else:
             notes[_none(turned)] = None

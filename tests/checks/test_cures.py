@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import kvcalc
+from kvcalc.checks.gather import Options, gather
+from kvcalc.checks.run import run
 from kvcalc.core.check_report import CheckReport
 from kvcalc.core.checks import Check
 from tests.checks.builders import by_code, checked, codes
@@ -152,3 +154,64 @@ def test_a_limit_of_false_has_no_cure() -> None:
     failed = by_code(check(COMMANDS["vllm"], "h200", fits=False), "fits")
 
     assert (failed.message, failed.hint) == ("fits is true", "")
+
+
+_LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+_SGLANG = f"python -m sglang.launch_server --model-path {_LLAMA} --context-length 8192"
+_LMDEPLOY = f"lmdeploy serve api_server {_LLAMA} --session-len 8192 --cache-max-entry-count"
+_TRTLLM = f"trtllm-serve {_LLAMA} --max_seq_len 8192 --backend pytorch"
+SHARES = [
+    # command, what is free of the card, flag
+    (f"vllm serve {_LLAMA} --max-model-len 8192 --gpu-memory-utilization 0.98", None,
+     "--gpu-memory-utilization"),
+    (f"vllm serve {_LLAMA} --max-model-len 8192", 30 * 2**30,
+     "--gpu-memory-utilization"),
+    (f"{_SGLANG} --mem-fraction-static 0.98", None, "--mem-fraction-static"),
+    (f"{_SGLANG} --mem-fraction-static 0.2", None, "--mem-fraction-static"),
+    (f"{_LMDEPLOY} 0.99", None, "--cache-max-entry-count"),
+    (f"{_LMDEPLOY} 0.01", None, "--cache-max-entry-count"),
+    (f"{_TRTLLM} --kv_cache_free_gpu_memory_fraction 0.01", None,
+     "--kv_cache_free_gpu_memory_fraction"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "free", "flag"), SHARES)
+def test_another_share_is_offered_where_one_passes(
+    command: str, free: int | None, flag: str
+) -> None:
+    """Too large or too small, the nearest share that surely holds the goal is told."""
+
+    def fits(text: str) -> Check:
+        options = Options(gpu="l40s", gpu_free=free)
+        return by_code(run(gather((), shlex.split(text), options), figures=True), "fits")
+
+    found = fits(command)
+    cure = next(each for each in cures_of(found) if each.startswith(flag))
+    given = shlex.split(command)
+    share = float(cure.split()[1])
+
+    def passes(value: float) -> bool:
+        return fits(applied(command, f"{flag} {value:g}")).status == "pass"
+
+    assert passes(share)
+    toward = float(given[given.index(flag) + 1]) if flag in given else 0.92  # vLLM's own
+    nearer = share + (0.001 if toward > share else -0.001)
+    assert not passes(round(nearer, 3))
+
+
+@pytest.mark.parametrize(
+    ("command", "cure"),
+    [
+        (f"vllm serve {_LLAMA} --max-model-len 128", "--max-num-seqs 300"),
+        (
+            f"python -m sglang.launch_server --model-path {_LLAMA} --context-length 128"
+            " --max-running-requests 100",
+            "--max-running-requests 300",
+        ),
+    ],
+)
+def test_more_sequences_are_offered_where_they_are_too_few(command: str, cure: str) -> None:
+    found = by_code(kvcalc.check(command=command, gpu="l40s", sequences=300), "fits")
+    assert cure in cures_of(found)
+    cured = kvcalc.check(command=applied(command, cure), gpu="l40s", sequences=300)
+    assert by_code(cured, "fits").status == "pass"

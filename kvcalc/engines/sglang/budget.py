@@ -10,19 +10,20 @@ from __future__ import annotations
 from fractions import Fraction
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
+from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks, summed
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.visible import DRIVER_CONTEXT, left_free, named_card
 from kvcalc.core.widths import is_multimodal
-from kvcalc.engines.sglang.families import is_latent
-from kvcalc.engines.sglang.memory import Reserve, default_fraction, reserved_mib
+from kvcalc.engines.sglang.beside import at_start
+from kvcalc.engines.sglang.memory import default_fraction
+from kvcalc.engines.sglang.reserve import reserve_of, reserved
 from kvcalc.engines.sglang.settings import Settings, resolve
 from kvcalc.engines.sglang.version import NEWEST
 
 __all__ = ["BEFORE_WEIGHTS", "LEFT_BY_LOADING", "budgets", "fraction_of"]
 
-_MIB, _GIB = 2**20, 2**30
+_GIB = 2**30
 
 BEFORE_WEIGHTS = {"alone": DRIVER_CONTEXT, "bus": (0.25, 1.0), "switched": (1.2, 2.6)}
 """GiB that a rank has taken before it loads anything: the driver's context, NCCL and all-reduce
@@ -94,48 +95,61 @@ def budgets(
                 label="images",
             )
         )
-    outside = (
-        gib_term(
-            "context" if kind == "alone" else "communication",
-            *BEFORE_WEIGHTS[kind],
-            "the driver's context, NCCL: starts in public logs (tests/engines/sglang/starts.tsv)",
-        ),
-        Term(
-            name="activation",
-            low_bytes=0,
-            high_bytes=max(0, reserved(settings, latent=is_latent(model)) - taken_high),
-            source="steps and CUDA graphs, in what mem_fraction_static keeps back: as much as the"
-            " default keeps for them (memory_hook.py, handle_gpu_memory_settings)",
-        ),
+    context = gib_term(
+        "context" if kind == "alone" else "communication",
+        *BEFORE_WEIGHTS[kind],
+        "the driver's context, NCCL: starts in public logs (tests/engines/sglang/starts.tsv)",
     )
-    return tuple(
-        MemoryBudget(
-            total_bytes=gpu.memory_bytes,
-            share_bytes=share,
-            share_source=why,
-            terms=(weight, *inside),
-            outside=outside,
-            seen_bytes=(seen.low_bytes, seen.high_bytes),
+    found = []
+    for weight in weights:
+        cache = share[1] - weight.low_bytes - summed(tuple(inside), "high")
+        needed = at_start(model, settings, plan, cache)
+        after = _after(model, settings, (taken_low, taken_high), high, needed)
+        found.append(
+            MemoryBudget(
+                total_bytes=gpu.memory_bytes,
+                share_bytes=share,
+                share_source=why,
+                terms=(weight, *inside),
+                outside=(context, after),
+                seen_bytes=(seen.low_bytes, seen.high_bytes),
+            )
         )
-        for weight in weights
-    )
+    return tuple(found)
 
 
-def reserved(settings: Settings, *, latent: bool) -> int:
-    """Return the bytes that SGLang itself reckons with for steps and graphs."""
-    return int(reserved_mib(settings.card, _reserve(settings, latent)) * _MIB)
+def _after(
+    model: ModelSpec,
+    settings: Settings,
+    taken: tuple[int, int],
+    fraction: Fraction,
+    needed: int,
+) -> Term:
+    """Return what comes after the cache, in what mem_fraction_static keeps back.
 
+    No more than the default itself keeps for it, that the default always starts; where the default
+    is known with a spread, what the release keeps back shrinks as its fraction grows.
 
-def _reserve(settings: Settings, latent: bool) -> Reserve:
-    return Reserve(
-        tp=settings.tp,
-        pp=settings.pp,
-        chunk=settings.chunk,
-        attn_dp=settings.attn_dp,
-        graph_batch=settings.graph_batch,
-        max_requests=settings.max_requests,
-        latent=latent,
-        graphs=settings.graphs,
+    Args:
+        model: as SGLang runs it.
+        settings: as resolved.
+        taken: bytes before the weights, at least and at most.
+        fraction: mem_fraction_static at its most.
+        needed: what a start takes at most.
+    """
+    least, most = taken
+    kept = reserved(model, settings) - most
+    if settings.mem_fraction is None and settings.release != NEWEST:
+        kept -= int(_OLDER_SPREAD * settings.card.memory_bytes)
+    # The largest share is of what the least context leaves; the rest of the context is in it.
+    needed -= int(fraction * (most - least))
+    return Term(
+        name="activation",
+        low_bytes=0,
+        high_bytes=max(0, min(kept, needed)),
+        source="the request table, CUDA graphs and a step of chunked_prefill_size tokens, bounded"
+        " by the widths; no more than the default keeps for them (memory_hook.py,"
+        " handle_gpu_memory_settings)",
     )
 
 
@@ -150,7 +164,7 @@ def fraction_of(model: ModelSpec, settings: Settings) -> tuple[Fraction, Fractio
     if settings.mem_fraction is not None:
         given = Fraction(str(settings.mem_fraction))
         return given, given, str(settings.mem_fraction)
-    fraction = Fraction(str(default_fraction(settings.card, _reserve(settings, is_latent(model)))))
+    fraction = Fraction(str(default_fraction(settings.card, reserve_of(model, settings))))
     low = high = fraction
     said = f"{float(fraction)} (the default on {settings.card.name}"
     if settings.release != NEWEST:

@@ -17,6 +17,7 @@ __all__ = [
     "default_chunk",
     "default_fraction",
     "default_graph_batch",
+    "graphs_mib",
     "minimum_fraction",
     "prefill_graphs",
     "reserved_mib",
@@ -106,20 +107,26 @@ def reserved_mib(card: Card, asked: Reserve) -> float:
     512 MiB, 1.5 MiB for each token of a chunk (at least 2,048 of them), 1 GiB for eight ranks, and
     what CUDA graphs take.
     """
-    batch, chunk, attn_dp = asked.graph_batch, asked.chunk, asked.attn_dp
+    steps = 512 + max(asked.chunk, 2048) * 1.5 + asked.tp * asked.pp / 8 * 1024
+    return steps + graphs_mib(card, asked)
+
+
+def graphs_mib(card: Card, asked: Reserve) -> float:
+    """Return the MiB that CUDA graphs are reckoned to take: of decoding, and of prefill or MLA."""
+    if not asked.graphs:
+        return 0
+    batch, attn_dp = asked.graph_batch, asked.attn_dp
     if batch is None:
         batch = default_graph_batch(card, asked.tp)
         if asked.max_requests is not None:
             batch = min(batch, asked.max_requests)
-    reserved = 512 + max(chunk, 2048) * 1.5 + asked.tp * asked.pp / 8 * 1024
-    if not asked.graphs:
-        return reserved
-    reserved += batch * 2
+    taken = batch * 2.0
     if attn_dp > 1:
-        reserved += batch * attn_dp * 3
+        taken += batch * attn_dp * 3
         if batch > _CROWDED:
-            reserved += batch * attn_dp * 1.5
-    return reserved + (_LATENT_GRAPHS_MIB if asked.latent else prefill_graphs(chunk) * _MIB_A_GRAPH)
+            taken += batch * attn_dp * 1.5
+    prefill = prefill_graphs(asked.chunk) * _MIB_A_GRAPH
+    return taken + (_LATENT_GRAPHS_MIB if asked.latent else prefill)
 
 
 def default_fraction(card: Card, asked: Reserve) -> float:
