@@ -204,8 +204,7 @@ def test_another_share_is_offered_where_one_passes(
     [
         (f"vllm serve {_LLAMA} --max-model-len 128", "--max-num-seqs 300"),
         (
-            f"python -m sglang.launch_server --model-path {_LLAMA} --context-length 128"
-            " --max-running-requests 100",
+            _SGLANG.replace("8192", "128") + " --max-running-requests 100",
             "--max-running-requests 300",
         ),
     ],

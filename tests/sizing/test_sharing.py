@@ -231,3 +231,46 @@ def test_what_plays_no_part_is_said(
     found = answer(question._replace(deployment=deployment))
     assert any(said in line for line in found.notes)
     assert not any("plays no part" in line for line in plain.notes)
+
+
+def _on(gpu: str, share: float, length: int) -> Question:
+    deployment = Deployment(gpu=load_gpu(gpu), gpu_memory_utilization=share, max_model_len=length)
+    return Question(load_model("llama-3.1-8b"), deployment)
+
+
+def test_a_perhaps_gets_the_share_that_makes_it_a_yes() -> None:
+    """A lower share gains no token, and takes the doubt away."""
+    found = answer(_on("l40s", 0.99, 8192), with_levers=True)
+    assert found.verdict.startswith("Perhaps")
+    lever = next(each for each in found.levers if "--gpu-memory-utilization" in each.flags)
+    share = float(lever.flags[1])
+    assert share < 0.99
+    assert lever.tokens_gained < 0
+    assert lever.caution == "the largest share that surely starts"
+    assert answer(_on("l40s", share, 8192)).fits
+    assert not answer(_on("l40s", round(share + 0.001, 3), 8192)).fits
+
+
+def test_a_share_that_starts_and_holds_too_little_is_told_so() -> None:
+    found = answer(_on("rtx-4090", 1.0, 131072), with_levers=True)
+    (lever,) = (each for each in found.levers if "--gpu-memory-utilization" in each.flags)
+    longest = lever.figures.max_model_len_that_fits
+    assert not lever.figures.fits
+    assert lever.caution == f"passes the share check; holds {longest:,} tokens"
+    assert "no single setting that was tried is enough" in found.notes
+    enough = answer(_on("rtx-4090", 1.0, 8192), with_levers=True)
+    assert any(each.figures.fits for each in enough.levers)
+    assert "no single setting that was tried is enough" not in enough.notes
+
+
+def test_a_command_under_perhaps_says_so() -> None:
+    """Of what was asked for and of what was solved for, a doubt is a comment."""
+    for solve_for in ((), ("gpu-memory-utilization",), ("max-model-len",)):
+        found = answer(_on("l40s", 0.99, 8192), suggest=True, solve_for=solve_for)
+        assert found.suggested is not None
+        assert any(
+            "if everything beside the cache takes its least" in each
+            for each in found.suggested_notes
+        )
+    sure = answer(_on("l40s", 0.9, 8192), suggest=True, solve_for=("gpu-memory-utilization",))
+    assert not any("takes its least" in each for each in sure.suggested_notes)
