@@ -114,7 +114,7 @@ def test_sglang_s_own_reckoning_does_not_bound_its_share() -> None:
         assert 2 * _GIB < taken < 13_904 * 2**20 / 2
     assert _surely(question, 0.93)
     assert not _surely(question, 0.99)
-    assert not _perhaps(question, 1.0)
+    assert not _surely(question, 1.0)
 
 
 def test_a_goal_that_is_never_run_has_no_share() -> None:
