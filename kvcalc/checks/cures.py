@@ -157,13 +157,14 @@ def _shares(sized: Sized) -> Iterator[Change]:
     if setting is None or not sized.worked.memory:
         return  # a cache that is given is not sized by a share
     field = setting in Deployment.__struct_fields__
-    now = getattr(deployment, setting) if field else deployment.engine_args.get(setting)
+    given = getattr(deployment, setting) if field else deployment.engine_args.get(setting)
+    now = float(given) if isinstance(given, int | float) else None
     if deployment.engine == "vllm" and (now or 0) < _SHARE:
         yield share_change(setting, _SHARE)
     sure = share_of_card(sized.question).solution
     if not isinstance(sure.value, float) or sure.up_to is None:
         return
-    if isinstance(now, int | float):
+    if now is not None:
         yield share_change(setting, min(max(sure.value, now), sure.up_to))
     yield share_change(setting, sure.up_to)
 

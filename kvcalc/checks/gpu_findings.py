@@ -8,8 +8,8 @@ from typing import Any
 
 from kvcalc.checks.cards import devices_of
 from kvcalc.checks.gpu_layouts import fewer, more, wanted_gpus
+from kvcalc.checks.shares_of_cards import shares_that_pass
 from kvcalc.checks.targets import Target
-from kvcalc.checks.words import said
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import cdiv, format_number_of
@@ -22,7 +22,6 @@ _BY_RANKS = ("vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi", "vllm-ascend")
 """Engines that use as many devices as they are told; others take what they find."""
 
 _OF_THE_CARD = ("vllm", "vllm-ascend")
-_STEPS = 1000
 _OF_RANKS = ("_parallel_size", "tp_size", "pp_size", "dp_size", "nnodes")
 """How the names of settings end that say how many ranks there are."""
 
@@ -178,13 +177,12 @@ def _divided(target: Target, gpu: GpuRequest, line: int) -> Iterator[Finding]:
             return
         servers = int(1 / part)
         if servers * Fraction(str(share)) > 1:
-            most = int(_STEPS / servers) / _STEPS
             yield Finding(
                 "shares-over-card",
                 "error",
                 f"{servers} servers with {gpu.fraction} of a device each may share a card, and each"
                 f" takes {share:g} of the whole card: {servers * share:g} in all",
-                f"at most {_share(target, most)}",
+                shares_that_pass([target] * servers, [share] * servers),
                 line,
                 amount=servers * share,
             )
@@ -194,12 +192,7 @@ def _divided(target: Target, gpu: GpuRequest, line: int) -> Iterator[Finding]:
             "warning",
             f"others share the card, whose memory is not divided, and this server takes {share:g}"
             " of all of it",
-            f"give each of two servers at most {_share(target, 0.5)}",
+            f"for two servers: {shares_that_pass([target] * 2, [max(share, 0.5)] * 2)}",
             line,
             amount=share,
         )
-
-
-def _share(target: Target, value: float) -> str:
-    name = "gpu_memory_utilization"
-    return said(target, name, f"{value:g}") or f"{name} {value:g}"

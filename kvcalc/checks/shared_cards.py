@@ -8,9 +8,10 @@ from fractions import Fraction
 import msgspec
 
 from kvcalc.checks.gpu_findings import share_of
+from kvcalc.checks.shares_of_cards import left_by, shares_over_card, shares_told
 from kvcalc.checks.sized import Sized
 from kvcalc.checks.targets import Target
-from kvcalc.checks.words import said, setting
+from kvcalc.checks.words import setting
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_bytes
 from kvcalc.manifests.found import Finding, Level
@@ -23,7 +24,6 @@ _HOSTS = ("compose", "shell", "command", "systemd", "quadlet")
 """Carriers whose servers see the host's devices, the first of them where none is named."""
 
 _OF_THE_CARD = ("vllm", "vllm-ascend")
-_STEPS = 1000
 
 
 def on_shared_cards(targets: Sequence[Target]) -> Iterator[tuple[Target, Finding]]:
@@ -74,22 +74,19 @@ def _sharing(device: str, sharing: list[Target]) -> Finding | None:
     known = [share for share in shares if share is not None]
     total = sum((Fraction(str(share)) for share in known), Fraction(0))
     if len(known) == len(sharing):
-        if total <= 1:
-            return None
-        most = int(_STEPS / len(known)) / _STEPS
-        name = "gpu_memory_utilization"
-        word = said(last, name, f"{most:g}") or f"{name} {most:g}"
+        return shares_over_card(beside, sharing, known, level, line)
+    if len(of_card) == len(sharing):
+        return _in_bytes(beside, sharing, total, level, line)
+    if total and not left_by(of_card, known):
+        named = ", ".join(t.name for t in sharing if t not in of_card)
         return Finding(
             "shares-over-card",
             level,
-            f"{beside}: shares of {' + '.join(f'{s:g}' for s in known)} are {float(total):g} of"
-            " the card",
-            f"at most {word} each, or another device; start them one after another",
+            f"{beside}: {shares_told(known)} of the card, and nothing is left for {named}",
+            "smaller shares, or another device",
             line,
             amount=float(total),
         )
-    if len(of_card) == len(sharing):
-        return _in_bytes(beside, sharing, total, level, line)
     sized = all(setting(t, SHARES.get(str(t.engine), "")) is not None for t in sharing)
     return Finding(
         "shared-card",
@@ -112,6 +109,8 @@ def _in_bytes(
     whole = sum(size for size in taken if size is not None) + int(total * card.memory_bytes)
     if whole <= card.memory_bytes:
         return None
+    if all(t.server is not None and t.server.invocation.background for t in sharing):
+        level = "error"  # left running beside each other, they never fit
     return Finding(
         "shares-over-card",
         level,

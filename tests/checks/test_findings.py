@@ -10,7 +10,13 @@ import pytest
 from kvcalc.checks.gather import Options, gather
 from kvcalc.checks.run import run
 from kvcalc.core.check_report import CheckReport
+from kvcalc.core.checks import Check
+from kvcalc.core.deployment import Deployment
 from kvcalc.manifests.found import Server
+from kvcalc.models import load_model
+from kvcalc.models.presets import load_gpu
+from kvcalc.sizing import Question
+from kvcalc.sizing.solve import solved
 from tests.checks.builders import by_code, codes, gpus, report_on, server
 
 
@@ -63,13 +69,13 @@ CASES = [
          {"engine": "sglang", "gpu": L40S_2, "tensor_parallel_size": 2},
          "1 GPU of 2 stay idle", "--tp-size 2", 30),
     Case("shares-over-card", "fail",
-         {"gpu": gpus(None, fraction="0.5")},
+         {"gpu": gpus(None, fraction="0.5"), "max_model_len": 8192},
          {"gpu": gpus(None, fraction="0.5"), "gpu_memory_utilization": 0.5},
          "2 servers with 0.5 of a device each may share a card, and each takes 0.92",
-         "at most --gpu-memory-utilization 0.5", 30),
+         "at most --gpu-memory-utilization 0.", 30),
     Case("shares-over-card", "warn",
-         {"gpu": gpus(1, shared=True)}, {"gpu": gpus(1)},
-         "others share the card", "--gpu-memory-utilization 0.5", 30),
+         {"gpu": gpus(1, shared=True), "max_model_len": 8192}, {"gpu": gpus(1)},
+         "others share the card", "at most --gpu-memory-utilization 0.", 30),
     Case("length-over-model", "fail",
          {"max_model_len": 262144, "gpu": gpus(1, "nvidia-h200")},
          {"max_model_len": 131072, "gpu": gpus(1, "nvidia-h200")},
@@ -193,8 +199,69 @@ def test_two_on_one_device() -> None:
     assert found.name == "b"
     assert found.status == "fail"
     assert "0.6 + 0.5 are 1.1 of the card" in found.message
-    assert "at most --gpu-memory-utilization 0.5 each" in found.hint
-    assert codes(two(0.5, 0.5)) == []
+    most = float(found.hint.partition("at most --gpu-memory-utilization ")[2].split()[0])
+    assert f"{most:g} each" in found.hint
+    assert most < 0.5  # each has a context of its own beside its share
+    assert codes(two(most, most)) == []
+    assert codes(two(most + 0.001, most + 0.001)) == ["shares-over-card"]
+
+
+def test_the_share_that_is_told_is_that_of_servers_alike() -> None:
+    """`capacity --instances 2` and a file with two of them say the same."""
+    found = by_code(two(0.6, 0.6), "shares-over-card")
+    settings = Deployment(engine="vllm", gpu=load_gpu("h200"), max_model_len=8192)
+    asked = Question(load_model("llama-3.1-8b"), settings, instances=2)
+    most = solved(asked, "gpu-memory-utilization").solution.up_to
+    assert f"at most --gpu-memory-utilization {most:g} each" in found.hint
+
+
+def test_shares_of_the_whole_card_leave_no_context() -> None:
+    """From the share on that surely starts to 1 in all it is told what is taken beside them."""
+    found = by_code(two(0.5, 0.5), "shares-over-card")
+    assert found.status == "fail"
+    assert "are 1 of the card, and at least" in found.message
+    perhaps = by_code(two(0.495, 0.495), "shares-over-card")
+    assert perhaps.status == "warn"
+    assert "are 0.99 of the card, and up to" in perhaps.message
+
+
+def test_a_small_share_is_left_as_it_is() -> None:
+    found = by_code(two(0.92, 0.3), "shares-over-card")
+    most = float(found.hint.partition("at most --gpu-memory-utilization ")[2].split()[0])
+    assert f"{most:g} for a," in found.hint
+    assert codes(two(most, 0.3)) == []
+    assert codes(two(most + 0.001, 0.3)) == ["shares-over-card"]
+
+
+def test_nothing_is_left_for_a_third(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    start = (
+        "vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192 --gpu-memory-utilization {} &\n"
+    )
+
+    def found(*shares: float) -> list[Check]:
+        lines = [start.format(share) for share in shares]
+        path.write_text(
+            "".join(lines) + "llama-server -m llama-3.1-8b -c 8192 &\n", encoding="utf-8"
+        )
+        report = run(gather([str(path)], (), Options(gpu="h200")))
+        return [r for r in report.results if r.assertion.startswith("share")]
+
+    (none,) = found(0.49, 0.51)
+    assert none.assertion == "shares-over-card"
+    assert "are 1 of the card, and nothing is left for" in none.message
+    assert [r.assertion for r in found(0.3, 0.3)] == ["shared-card"]
+
+
+def test_no_share_is_told_with_which_one_of_them_does_not_fit(tmp_path: Path) -> None:
+    """A third of this card does not hold the weights."""
+    path = tmp_path / "run.sh"
+    start = (
+        "vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192 --gpu-memory-utilization 0.5 &\n"
+    )
+    path.write_text(start * 3, encoding="utf-8")
+    report = run(gather([str(path)], (), Options(gpu="l40s")))
+    assert "at most" not in by_code(report, "shares-over-card").hint
 
 
 def test_a_script_may_start_one_of_them() -> None:
@@ -279,13 +346,14 @@ def test_caches_in_bytes_are_added_up(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     one = "vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192 --kv-cache-memory-bytes {}G &\n"
 
-    def found(*sizes: int) -> list[str]:
+    def found(*sizes: int) -> list[Check]:
         path.write_text("".join(map(one.format, sizes)), encoding="utf-8")
         report = run(gather([str(path)], (), Options(gpu="h100-80gb")))
-        return [r.message for r in report.results if r.assertion.startswith("share")]
+        return [r for r in report.results if r.assertion.startswith("share")]
 
     (told,) = found(30, 40)
-    assert "of h100-80gb" in told
+    assert "of h100-80gb" in told.message
+    assert told.status == "fail"
     assert found(10, 12) == []
 
 

@@ -234,7 +234,9 @@ def test_what_plays_no_part_is_said(
 
 
 def _on(gpu: str, share: float, length: int) -> Question:
-    deployment = Deployment(gpu=load_gpu(gpu), gpu_memory_utilization=share, max_model_len=length)
+    deployment = Deployment(
+        engine="vllm", gpu=load_gpu(gpu), gpu_memory_utilization=share, max_model_len=length
+    )
     return Question(load_model("llama-3.1-8b"), deployment)
 
 
