@@ -72,8 +72,7 @@ def answered(
                 refused.append(f"{deployment.engine}: refused: {error}{hint}")
     if faults and not found:
         raise faults[0]
-    if faults:
-        refused.append("a setting for one engine alone: --engine-arg NAME:KEY=VALUE")
+    refused.extend(inputs.for_one_alone(faults, deployed))
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -234,12 +234,12 @@ def _find(name: str, kind: str, what: str, folders: Sequence[Path]) -> Path:
             path = root / kind / f"{folded}.yaml"
             if path.is_file():
                 return path
-    known: set[str] = set()
+    known: dict[str, str] = {}
     for root in roots:
         owners: list[Path] = []
         for path in sorted((root / kind).glob("*.yaml")):
             aliases = _aliases(path)
-            known.update((path.stem, *aliases))
+            known.update(dict.fromkeys((*aliases, path.stem), path.stem))
             if folded in (alias.lower() for alias in aliases):
                 owners.append(path)
         if len(owners) > 1:
@@ -265,8 +265,12 @@ def _aliases(path: Path) -> list[str]:
     return [a for a in aliases if isinstance(a, str)] if isinstance(aliases, list) else []
 
 
-def _hint(name: str, kind: str, known: set[str]) -> str:
-    close = nearest(name, sorted(known))
+def _hint(name: str, kind: str, known: Mapping[str, str]) -> str:
+    """Return what was meant, perhaps: each preset once, by that of its names which is nearest."""
+    each: dict[str, str] = {}
+    for one in nearest(name, sorted(known)):
+        each.setdefault(known[one], one)
+    close = list(each.values())
     guess = f"did you mean {' or '.join(close)}? " if close else ""
     command = "kvcalc gpus" if kind == _GPUS else "kvcalc presets list"
     return f"{guess}{command} shows all {kind}"

@@ -119,6 +119,14 @@ class TestSideBySide:
         assert f"warning: {refused}" in outcome.err
         assert document["inputs"]["resolved"]["engine"] == "lmdeploy"
 
+    def test_a_setting_for_one_alone_is_told_where_one_is_refused(self) -> None:
+        """What is not modelled of an engine is no setting's fault."""
+        engines = ("--engine", "vllm", "--engine", "tgi")
+        outcome = call("capacity", L8, "--gpu", "l40s", *engines, "--format", "json")
+        (refused,) = outcome.document["warnings"]
+        assert refused.startswith("tgi: refused:")
+        assert "is not modelled" in refused
+
     def test_none_is_left(self) -> None:
         fault = is_fault(call("plan", L8, *self.ASKED, "--num-speculative-tokens", "4"))
 

@@ -280,3 +280,13 @@ def test_the_readme_example_is_sound(tmp_path: Path) -> None:
     path = tmp_path / "my-model-7b.yaml"
     path.write_text(example[1], encoding="utf-8")
     assert validate_file(path) == []
+
+
+def test_a_hint_offers_each_preset_once() -> None:
+    """A preset's name and its alias are one thing to offer."""
+    with pytest.raises(UnknownNameError) as caught:
+        load_model_preset("deepseek-r1-distill-qwen-7b")
+    offered = caught.value.hint.partition("did you mean ")[2].partition("?")[0].split(" or ")
+    assert "deepseek-r1-distill-qwen-32b" in offered
+    names = [load_model_preset(one).file for one in offered]
+    assert len(set(names)) == len(names)

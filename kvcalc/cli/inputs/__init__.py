@@ -19,7 +19,7 @@ from kvcalc.cli.inputs.numbers import (
     tokens,
     unit_system,
 )
-from kvcalc.cli.inputs.plans import DEFAULT_TOKENS, echo, plans
+from kvcalc.cli.inputs.plans import DEFAULT_TOKENS, echo, for_one_alone, plans
 from kvcalc.cli.inputs.workload import Workload, workload
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "choice",
     "deployments",
     "echo",
+    "for_one_alone",
     "holes_file",
     "memory",
     "models",

@@ -16,9 +16,12 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
 from kvcalc.models.text import printable
 
-__all__ = ["DEFAULT_TOKENS", "echo", "plans"]
+__all__ = ["DEFAULT_TOKENS", "echo", "for_one_alone", "plans"]
 
 DEFAULT_TOKENS = 8192
+
+_NO_SETTINGS = ("engine", "engine_version", "gpu", "engine_args")
+"""Fields of a deployment that --engine-arg does not set."""
 
 
 def plans(
@@ -62,10 +65,25 @@ def plans(
                 _add(refused, f"{deployment.engine}: refused: {error}{hint}")
     if faults and not made:
         raise faults[0]
-    if faults:
-        _add(refused, "a setting for one engine alone: --engine-arg NAME:KEY=VALUE")
+    for line in for_one_alone(faults, deployed):
+        _add(refused, line)
     _tell(made, notes, own=tell)
     return made
+
+
+def for_one_alone(faults: Sequence[KvcalcError], deployed: Sequence[Deployment]) -> list[str]:
+    """Return how one engine alone is given a setting, where a setting is why another refuses."""
+    plain = Deployment()
+    given = {
+        name
+        for deployment in deployed
+        for name in Deployment.__struct_fields__
+        if name not in _NO_SETTINGS and getattr(deployment, name) != getattr(plain, name)
+    }
+    given.update(name for deployment in deployed for name in deployment.engine_args)
+    if not any(name in fault.message for fault in faults for name in given):
+        return []
+    return ["a setting for one engine alone: --engine-arg NAME:KEY=VALUE"]
 
 
 def _add(lines: list[str] | None, line: str) -> None:

@@ -7,6 +7,7 @@ import re
 __all__ = ["example_of", "limits_of", "meant_share"]
 
 _LEAST = 1e-6  # a limit below it stands for "above 0"
+_SHARE_TOO_LARGE = 2
 _PERCENT = 100
 _EXAMPLES = (
     # what a setting's name ends in, a value of that kind
@@ -49,9 +50,11 @@ def limits_of(low: float | None, high: float | None) -> str:
 def meant_share(value: float, high: float | None) -> str:
     """Return the share that a percentage means, where a share is wanted; "" where it is none.
 
-    >>> meant_share(90, 1)
-    '0.9'
+    A little more than one is a share too large, and no percentage.
+
+    >>> meant_share(90, 1), meant_share(1.2, 1)
+    ('0.9', '')
     """
-    if high != 1 or not 1 < value <= _PERCENT:
+    if high != 1 or not _SHARE_TOO_LARGE < value <= _PERCENT:
         return ""
     return f"{value / _PERCENT:g}"

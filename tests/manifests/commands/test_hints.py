@@ -35,6 +35,7 @@ def only(command: str) -> Finding:
         (f"{VLLM} --gpu-memory-utilization 900", "bad-value", "above 0 and up to 1"),
         (f"{VLLM} --tensor-parallel-size '$TP'", "bad-value", "double quotes"),
         (f"{SGLANG} --mem-fraction-static 85", "bad-value", "write 0.85"),
+        (f"{SGLANG} --mem-fraction-static 1.2", "bad-value", "write a number"),
         ("llama-server -m a.gguf -np few", "bad-value", "such as 4"),
     ],
 )
