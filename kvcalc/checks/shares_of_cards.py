@@ -134,7 +134,7 @@ def shares_that_pass(sharing: Sequence[Target], shares: Sequence[float]) -> str:
     none = "smaller shares"
     room = _room(sharing, "low")
     if room is None:
-        return none
+        return "shares that leave room for the driver's context of each"
     free = Fraction(room[0] - sum(_beside(sharing, "low")), room[1])
     large = list(range(len(shares)))
     while True:
