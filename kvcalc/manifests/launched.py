@@ -114,10 +114,6 @@ class Launch(NamedTuple):
             background=self.background,
         )
 
-    def under(self, image: Word | None) -> Launch:
-        """Return it within a container of an image, if its own command names none."""
-        return self if self.image else self._replace(image=image)
-
 
 def base_name(text: str) -> str:
     """Return a path's last part."""

@@ -8,10 +8,9 @@ from kvcalc.core.changes import Changed
 from kvcalc.core.metrics import metric_of, shown
 from kvcalc.core.units import UnitSystem
 from kvcalc.report.blocks import Block, Grid, Heading, Text
+from kvcalc.report.cells import NONE
 
 __all__ = ["blocks"]
-
-_NONE = "-"
 
 
 def blocks(changes: Sequence[Changed], units: UnitSystem) -> list[Block]:
@@ -44,7 +43,7 @@ def _verdict(costly: int, total: int) -> str:
 
 def _row(each: Changed, units: UnitSystem) -> tuple[str, ...]:
     mark = "COSTS" if each.costs else "gains" if each.gains else ""
-    ratio = _NONE if each.ratio is None else f"{100 * (each.ratio - 1):+.1f} %"
+    ratio = NONE if each.ratio is None else f"{100 * (each.ratio - 1):+.1f} %"
     if each.before is not None and each.before == each.after:
         ratio = "="
     before, after = (_text(each.metric, v, units) for v in (each.before, each.after))
@@ -56,7 +55,7 @@ def _row(each: Changed, units: UnitSystem) -> tuple[str, ...]:
 def _text(metric: str, value: bool | float | str | None, units: UnitSystem) -> str:
     known = metric_of(metric)
     if value is None:
-        return _NONE
+        return NONE
     if known is None or isinstance(value, str):
         return str(value)
     return shown(known.kind, value, units)

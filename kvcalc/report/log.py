@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kvcalc.core.logs import Difference, Fact, LogAnswer, LogComparison, LoggedTerm
 from kvcalc.core.units import format_count
 from kvcalc.report.bars import stacked
 from kvcalc.report.blocks import Block, Code, Grid, Heading, Text
+from kvcalc.report.cells import NONE, Size
 
 __all__ = ["comparison_blocks", "log_blocks"]
 
-_Size = Callable[[int], str]
-_NONE = "-"
 _ROUNDED = 11 * 2**20
 """Bytes between the ends of a size that is one print's, of two decimals of a GiB or finer."""
 _LETTERS = {
@@ -24,12 +23,12 @@ _LETTERS = {
 }
 
 
-def log_blocks(results: Sequence[LogAnswer], size: _Size) -> list[Block]:
+def log_blocks(results: Sequence[LogAnswer], size: Size) -> list[Block]:
     """Return the blocks of each start."""
     return [block for result in results for block in _answer(result, size)]
 
 
-def _answer(result: LogAnswer, size: _Size) -> list[Block]:
+def _answer(result: LogAnswer, size: Size) -> list[Block]:
     version = f" {result.engine_version}" if result.engine_version else ""
     model = f", {result.model}" if result.model else ""
     card = f" on {result.gpu}" if result.gpu else ""
@@ -69,13 +68,13 @@ def _facts(result: LogAnswer) -> Grid:
     for name, fact in result.facts.items():
         found = result.predicted.get(name)
         differs = any(d.name == name for d in result.differences)
-        says = _NONE if found is None else found.text
+        says = NONE if found is None else found.text
         how = "" if found is None else "differs" if differs else "agrees"
         basis = found.basis if found else ""
         rows.append((name, _line(fact), _printed(fact), says, how, basis))
     for name, found in result.predicted.items():
         if name not in result.facts:
-            rows.append((name, "", _NONE, found.text, "", found.basis))
+            rows.append((name, "", NONE, found.text, "", found.basis))
     columns = ("figure", "line", "logged", "kvcalc", "", "from")
     return Grid(columns, tuple(rows), text_columns=frozenset({4, 5}))
 
@@ -105,7 +104,7 @@ def _differences(differences: Sequence[Difference]) -> Grid:
     return Grid(columns, rows, text_columns=frozenset({3, 4}))
 
 
-def _memory(result: LogAnswer, size: _Size) -> list[Block]:
+def _memory(result: LogAnswer, size: Size) -> list[Block]:
     if not result.terms:
         return []
     blocks: list[Block] = [Heading("memory of one GPU")]
@@ -132,9 +131,9 @@ def _memory(result: LogAnswer, size: _Size) -> list[Block]:
     return [*blocks, Grid(columns, rows, text_columns=frozenset({3, 4}))]
 
 
-def _span(span: tuple[int, int] | None, size: _Size) -> str:
+def _span(span: tuple[int, int] | None, size: Size) -> str:
     if span is None:
-        return _NONE
+        return NONE
     if 0 <= span[1] - span[0] <= _ROUNDED:
         span = (sum(span) // 2,) * 2
     low, high = (size(end) if end >= 0 else f"-{size(-end)}" for end in span)
@@ -149,9 +148,9 @@ def _levers(result: LogAnswer) -> Grid:
     rows = tuple(
         (
             lever.name,
-            _NONE if lever.figures is None else format_count(lever.figures.kv_cache_tokens),
+            NONE if lever.figures is None else format_count(lever.figures.kv_cache_tokens),
             f"{lever.tokens_gained:+,}",
-            _NONE if lever.concurrency_gain is None else f"{lever.concurrency_gain:.2f} x",
+            NONE if lever.concurrency_gain is None else f"{lever.concurrency_gain:.2f} x",
             "yes" if lever.figures.starts else "no",
             lever.caution,
         )
@@ -161,7 +160,7 @@ def _levers(result: LogAnswer) -> Grid:
     return Grid(columns, rows, text_columns=frozenset({4, 5}))
 
 
-def comparison_blocks(results: Sequence[LogComparison], size: _Size) -> list[Block]:
+def comparison_blocks(results: Sequence[LogComparison], size: Size) -> list[Block]:
     """Return the blocks of each comparison."""
     del size
     blocks: list[Block] = []
@@ -171,9 +170,9 @@ def comparison_blocks(results: Sequence[LogComparison], size: _Size) -> list[Blo
         rows = tuple(
             (
                 row.name,
-                row.first or _NONE,
-                row.second or _NONE,
-                _NONE if row.tokens is None else f"{row.tokens:+,}",
+                row.first or NONE,
+                row.second or NONE,
+                NONE if row.tokens is None else f"{row.tokens:+,}",
                 row.why,
             )
             for row in result.changed

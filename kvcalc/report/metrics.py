@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from kvcalc.core.server_metrics import PredictedCapacity, ServerMetrics, WasteNow, said_name
 from kvcalc.core.units import format_count, format_ratio
 from kvcalc.report.blocks import Block, Grid, Heading, Text
+from kvcalc.report.cells import NONE, Size, maybe
 
 __all__ = ["metrics_blocks"]
 
-_Size = Callable[[int], str]
 _Rows = Iterator[tuple[str, str]]
-_NONE = "-"
 
 
-def metrics_blocks(results: Sequence[ServerMetrics], size: _Size) -> list[Block]:
+def metrics_blocks(results: Sequence[ServerMetrics], size: Size) -> list[Block]:
     """Return the blocks of each engine behind the page."""
     return [block for server in results for block in _server(server, size)]
 
 
-def _server(server: ServerMetrics, size: _Size) -> list[Block]:
+def _server(server: ServerMetrics, size: Size) -> list[Block]:
     name = server.model or "a server"
     replica = f", {server.replica}" if server.replica else ""
     blocks: list[Block] = [
@@ -44,7 +43,7 @@ def _server(server: ServerMetrics, size: _Size) -> list[Block]:
     return blocks
 
 
-def _rows(server: ServerMetrics, size: _Size) -> _Rows:
+def _rows(server: ServerMetrics, size: Size) -> _Rows:
     def counted(label: str, value: int | None) -> _Rows:
         if value is not None:
             yield label, format_count(value)
@@ -75,16 +74,13 @@ def _rows(server: ServerMetrics, size: _Size) -> _Rows:
 
 
 def _pools(server: ServerMetrics) -> Grid:
-    def counted(value: int | None) -> str:
-        return _NONE if value is None else format_count(value)
-
     rows = tuple(
         (
             pool.name,
-            counted(pool.tokens),
-            counted(pool.used_tokens),
-            counted(pool.evictable_tokens),
-            _NONE if pool.usage_ratio is None else format_ratio(pool.usage_ratio),
+            maybe(pool.tokens),
+            maybe(pool.used_tokens),
+            maybe(pool.evictable_tokens),
+            NONE if pool.usage_ratio is None else format_ratio(pool.usage_ratio),
         )
         for pool in server.pools
     )
@@ -105,7 +101,7 @@ def _waste(waste: WasteNow) -> _Rows:
         yield "held by no request", format_ratio(waste.idle_ratio)
 
 
-def _predicted(server: ServerMetrics, found: PredictedCapacity, size: _Size) -> Iterator[Block]:
+def _predicted(server: ServerMetrics, found: PredictedCapacity, size: Size) -> Iterator[Block]:
     rows: list[tuple[str, ...]] = []
     differing = {difference.name: difference for difference in server.differences}
 
@@ -114,9 +110,6 @@ def _predicted(server: ServerMetrics, found: PredictedCapacity, size: _Size) -> 
         if name in differing:
             told = differing[name].explained_by
         rows.append((label, reported, computed, told))
-
-    def counted(value: int | None) -> str:
-        return _NONE if value is None else format_count(value)
 
     of_figures = ("block_size", "num_blocks", "kv_cache_tokens", "max_concurrency")
     for name, difference in differing.items():
@@ -127,24 +120,24 @@ def _predicted(server: ServerMetrics, found: PredictedCapacity, size: _Size) -> 
                 _told(difference.reported),
                 _told(difference.predicted),
             )
-    row("block size", "block_size", counted(server.block_size), counted(found.block_size))
-    row("blocks", "num_blocks", counted(server.num_blocks), counted(found.num_blocks))
+    row("block size", "block_size", maybe(server.block_size), maybe(found.block_size))
+    row("blocks", "num_blocks", maybe(server.num_blocks), maybe(found.num_blocks))
     row(
         "capacity in tokens",
         "kv_cache_tokens",
-        counted(server.kv_cache_tokens),
-        counted(found.kv_cache_tokens),
+        maybe(server.kv_cache_tokens),
+        maybe(found.kv_cache_tokens),
     )
-    reported = _NONE if server.max_concurrency is None else f"{server.max_concurrency:,.2f} x"
+    reported = NONE if server.max_concurrency is None else f"{server.max_concurrency:,.2f} x"
     times = f"{found.max_concurrency:,.2f} x"
     longest = format_count(found.max_model_len)
     row(f"sequences of {longest}", "max_concurrency", reported, times)
     if found.block_bytes is not None:
-        rows.append(("bytes a block", _NONE, format_count(found.block_bytes), ""))
+        rows.append(("bytes a block", NONE, format_count(found.block_bytes), ""))
     if found.kv_cache_bytes is not None:
-        rows.append(("cache of each rank", _NONE, size(found.kv_cache_bytes), ""))
+        rows.append(("cache of each rank", NONE, size(found.kv_cache_bytes), ""))
     if found.used_bytes is not None:
-        rows.append(("  in use", _NONE, size(found.used_bytes), ""))
+        rows.append(("  in use", NONE, size(found.used_bytes), ""))
     version = f" {found.engine_version}" if found.engine_version else ""
     yield Heading(f"against the rules of {server.engine}{version}")
     columns = ("", "reported", "predicted", "")
@@ -154,5 +147,5 @@ def _predicted(server: ServerMetrics, found: PredictedCapacity, size: _Size) -> 
 def _told(value: float | str | None) -> str:
     """Return a setting as it was told: a name, or a count."""
     if value is None:
-        return _NONE
+        return NONE
     return value if isinstance(value, str) else f"{value:,g}"

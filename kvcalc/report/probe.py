@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from kvcalc.core.probed import MeasuredBytes, ProbeDifference, ProbeResult
 from kvcalc.core.units import format_bytes, format_count, format_number_of
 from kvcalc.report.blocks import Block, Grid, Heading, Text
+from kvcalc.report.cells import NONE, Size
 
 __all__ = ["probe_blocks"]
 
-_Size = Callable[[int], str]
-_NONE = "-"
 
 _LAYERS = (
     ("tensors' storages", "storage_bytes"),
@@ -23,12 +22,12 @@ _LAYERS = (
 )
 
 
-def probe_blocks(results: Sequence[ProbeResult], size: _Size) -> list[Block]:
+def probe_blocks(results: Sequence[ProbeResult], size: Size) -> list[Block]:
     """Return the blocks of each probe."""
     return [block for result in results for block in _probe(result, size)]
 
 
-def _probe(result: ProbeResult, size: _Size) -> list[Block]:
+def _probe(result: ProbeResult, size: Size) -> list[Block]:
     what = (
         f"{result.model}, {result.kv_cache_dtype}, engine {result.engine}: " if result.model else ""
     )
@@ -65,13 +64,13 @@ def _about(result: ProbeResult) -> Iterator[tuple[str, str]]:
     yield from result.versions.items()
 
 
-def _bytes(result: ProbeResult, size: _Size) -> Grid:
+def _bytes(result: ProbeResult, size: Size) -> Grid:
     """Show each layer of accounting, from the computed figure outwards."""
     other = result.contiguous
     rows: list[tuple[str, ...]] = []
 
     def cell(value: int | None) -> str:
-        return _NONE if value is None else f"{format_count(value)} B"
+        return NONE if value is None else f"{format_count(value)} B"
 
     def row(label: str, paged: int | None, whole: int | None) -> None:
         if paged is not None or whole is not None:
@@ -99,7 +98,7 @@ def _differences(differences: Sequence[ProbeDifference]) -> Grid:
         (
             each.name,
             f"{each.bytes:+,} B" if each.bytes else "0 B",
-            _NONE if each.expected_bytes is None else _expected(each),
+            NONE if each.expected_bytes is None else _expected(each),
             each.explained_by,
         )
         for each in differences

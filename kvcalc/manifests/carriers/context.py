@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from kvcalc.manifests.documents import Node, read_documents
-from kvcalc.manifests.found import Attached, Finding, Word
+from kvcalc.manifests.found import Attached, Word
 from kvcalc.manifests.launches import Place
 from kvcalc.manifests.sources import Folder, beside
 from kvcalc.manifests.splitting import split_words
@@ -105,8 +105,3 @@ def as_flags(keys: Iterable[tuple[str, Node]], context: Context) -> list[Word]:
         else:
             words.append(context.word(node))
     return words
-
-
-def ignored(key: str, line: int, cure: str) -> Finding:
-    """Return the finding of a key that the chart does not read."""
-    return Finding("ignored-key", "warning", f"{key} is not read by the chart", cure, line)
