@@ -347,7 +347,7 @@ def test_floods(name: str, tmp_path: Path) -> None:
     costs = []
     for _ in range(
         3
-    ):  # a neighbour on the same core makes a second of CPU longer: the least counts
+    ):  # neighbours on a core make it take longer: the least counts
         done = subprocess.run(
             [sys.executable, "-c", _CHILD, str(path)], capture_output=True, text=True, check=True
         )
