@@ -345,9 +345,7 @@ def test_floods(name: str, tmp_path: Path) -> None:
     path = tmp_path / "flood.pickle"
     path.write_bytes(FLOODS[name]())
     costs = []
-    for _ in range(
-        3
-    ):  # neighbours on a core make it take longer: the least counts
+    for _ in range(3):  # neighbours on a core make it take longer: the least counts
         done = subprocess.run(
             [sys.executable, "-c", _CHILD, str(path)], capture_output=True, text=True, check=True
         )
