@@ -15,7 +15,7 @@ import msgspec
 from kvcalc.checks.sized import Sized
 from kvcalc.checks.targets import Target
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import KvcalcError
+from kvcalc.core.errors import KvcalcError, UnsupportedError
 from kvcalc.manifests.found import Setting
 from kvcalc.sizing.question import Question
 
@@ -35,6 +35,11 @@ class Refused(NamedTuple):
 
     error: KvcalcError
     setting: str | None
+
+    @property
+    def code(self) -> str:
+        """The finding that it is reported as."""
+        return self.error.code if isinstance(self.error, UnsupportedError) else "engine-refuses"
 
 
 def refusals(target: Target, sized: Sized, error: KvcalcError) -> Iterator[Refused]:
@@ -69,6 +74,12 @@ def _offender(
             moved.append((name, less, then))
     said = f"{error.message} {error.hint}".lower()
     found = lifted or moved
+    own = error.setting if isinstance(error, UnsupportedError) else ""
+    for each in found:
+        if each[0] == own:
+            return each
+    if own:
+        return own, question, None
     if not found:
         named = [name for name in _names(question) if name in error.message]
         return (named[0] if named else None), question, None

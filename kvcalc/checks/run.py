@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -31,7 +30,13 @@ from kvcalc.core.checks import (
     summary,
 )
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import KvcalcError, NotModelledError, UnknownReleaseError, printable
+from kvcalc.core.errors import (
+    KvcalcError,
+    NotModelledError,
+    UnknownReleaseError,
+    WithoutEffectError,
+    printable,
+)
 from kvcalc.core.metrics import METRICS
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.manifests.found import Finding
@@ -40,8 +45,6 @@ __all__ = ["report_of", "run"]
 
 _BY_FINDING: dict[str, CheckLevel] = {"error": "error", "warning": "warn", "note": "note"}
 _STATUS: dict[CheckLevel, Status] = {"error": "fail", "warn": "warn", "note": "note", "off": "off"}
-_NOT_MODELLED = re.compile(r"not model")
-_SAYS_NOTHING = re.compile(r"(\w+) says nothing ")
 _ENDLESS = 2**50
 """A cache that is never short, for what of a plan does not hang on the memory."""
 
@@ -148,42 +151,45 @@ class _Checked:
         if isinstance(error, UnknownReleaseError) and self.target.asked_release:
             self.faults.append(Fault("engine-refuses", error.message, error.hint))
             return
-        if _not_modelled(error):
+        if isinstance(error, NotModelledError):
             self.skip = (error.message, error.hint)
             return
         for found in refusals(self.target, self.sized, error):
-            if _not_modelled(found.error):
+            if isinstance(found.error, NotModelledError):
                 break
             place = self.place(*([found.setting] if found.setting is not None else []))
             message, hint = found.error.message, found.error.hint
-            self.findings.append(Finding("engine-refuses", "error", message, hint, *place))
+            self.findings.append(Finding(found.code, "error", message, hint, *place))
         self.skip = ("the engine refuses these settings", "")
 
     def without_effect(self) -> None:
-        """Leave out settings that say nothing beside the others: an engine passes over them."""
+        """Leave out settings that have no effect beside the others: an engine passes over them."""
         assert self.sized is not None  # noqa: S101 - its caller has looked
         for _ in self.sized.asked.deployment.engine_args:
             asked = self.sized.asked
             try:
                 self.sized.worked  # noqa: B018 - it is worked out here
-            except KvcalcError as error:
-                idle = _SAYS_NOTHING.match(error.message)
-                args = dict(asked.deployment.engine_args)
-                if idle is None or args.pop(idle[1], None) is None:
-                    return
-                self.findings.append(
-                    Finding(
-                        "setting-without-effect",
-                        "warning",
-                        error.message,
-                        f"{error.hint}; or leave it out",
-                        *self.place(idle[1]),
-                    )
-                )
-                deployment = msgspec.structs.replace(asked.deployment, engine_args=args)
-                self.replace(deployment)
+            except WithoutEffectError as error:
+                idle = error
+            except KvcalcError:
+                return
             else:
                 return
+            args = dict(asked.deployment.engine_args)
+            if not all(name in args for name in idle.settings):
+                return
+            for name in idle.settings:
+                del args[name]
+            self.findings.append(
+                Finding(
+                    "setting-without-effect",
+                    "warning",
+                    idle.message,
+                    f"{idle.hint}; or leave it out",
+                    *self.place(*idle.settings),
+                )
+            )
+            self.replace(msgspec.structs.replace(asked.deployment, engine_args=args))
 
     def replace(self, deployment: Deployment) -> None:
         """Go on with other settings."""
@@ -334,11 +340,6 @@ def _of_plan(metric: str) -> bool:
     known = METRICS.get(metric)
     over_requests = known is not None and known.needs == "workload"
     return metric in _OF_PLAN or (over_requests and metric != "workload_concurrency")
-
-
-def _not_modelled(error: KvcalcError) -> bool:
-    """Whether an engine may well take it, and kvcalc does not know."""
-    return isinstance(error, NotModelledError) or bool(_NOT_MODELLED.search(error.message))
 
 
 def _amount(sized: Sized, assertion: Assertion) -> int | None:

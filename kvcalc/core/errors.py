@@ -17,6 +17,7 @@ __all__ = [
     "UnknownReleaseError",
     "UnsupportedError",
     "UsageError",
+    "WithoutEffectError",
     "nearest",
     "printable",
 ]
@@ -90,15 +91,45 @@ class UnknownNameError(KvcalcError):
 
 
 class UnsupportedError(KvcalcError):
-    """A combination that the engine refuses, or that kvcalc does not model and will not guess."""
+    """A combination that the engine refuses.
+
+    What kvcalc itself does not know is a NotModelledError, and never a refusal.
+
+    Args:
+        message, hint, where: as of every error.
+        code: the finding that the refusal is reported as (core.finding_codes).
+        setting: the setting that is refused, by its name in a Deployment or its engine_args; empty
+            where no single one is.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        where: str = "",
+        code: str = "engine-refuses",
+        setting: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.code = code
+        self.setting = setting
 
 
 class NotModelledError(UnsupportedError):
-    """What an engine may well run, and kvcalc does not know: a card, a release."""
+    """What an engine may well run, and kvcalc does not know: a card, a release, a layer kind."""
 
 
 class UnknownReleaseError(NotModelledError):
     """A release of an engine whose rules kvcalc does not know."""
+
+
+class WithoutEffectError(UnsupportedError):
+    """A setting that has no effect beside the others; `settings` names what can be left out."""
+
+    def __init__(self, message: str, *, settings: tuple[str, ...], hint: str = "") -> None:
+        super().__init__(message, hint=hint, setting=settings[0])
+        self.settings = settings
 
 
 class ChecksFailed(KvcalcError, AssertionError):  # noqa: N818 - what happened, not an error of ours

@@ -19,7 +19,7 @@ from kvcalc.core.attention import (
     SlidingMla,
     SlidingWindow,
 )
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.core.recurrent import (
     GatedDeltaNet,
@@ -95,7 +95,7 @@ class Frame(NamedTuple):
 
 
 def _unknown(what: str) -> UnsupportedError:
-    return UnsupportedError(
+    return NotModelledError(
         f"the model's parameters cannot be counted: {what} is not known",
         hint="give the checkpoint's folder, or --weights SIZE",
     )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.mixers import Count, Frame, PartName, mixer
 from kvcalc.core.model import ModelSpec
@@ -105,7 +105,7 @@ def _widths(size: ModelSize) -> _Widths:
 
 
 def _uncounted(what: str) -> UnsupportedError:
-    return UnsupportedError(
+    return NotModelledError(
         f"the model's parameters cannot be counted: {what}",
         hint="give the checkpoint's folder, or --weights SIZE",
     )

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.core.memory import MemoryBudget, Term, gib_term
 from kvcalc.core.units import format_bytes
 
@@ -96,7 +96,7 @@ def named_card(deployment: Deployment) -> GpuSpec:
     """
     gpu = deployment.gpu
     if not isinstance(gpu, GpuSpec):
-        raise UnsupportedError(
+        raise NotModelledError(
             "what a card leaves for the cache cannot be told without the card",
             hint="name it: --gpu (kvcalc gpus lists them)",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnknownNameError, UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnknownNameError
 
 __all__ = ["QUANTISED", "UNKNOWN_FORMAT", "WIDTHS", "Width", "weight_width"]
 
@@ -113,7 +113,7 @@ def weight_width(name: str) -> Width:
     folded = _SPELLINGS.get(folded, folded)
     found = WIDTHS.get(folded) or QUANTISED.get(folded)
     if folded == UNKNOWN_FORMAT:
-        raise UnsupportedError(
+        raise NotModelledError(
             "the format that the weights are stored in is not known",
             hint="name it (--quantization q4_k_m; quantization in Python), or give --weights SIZE",
         )

@@ -11,7 +11,7 @@ from math import ceil
 from typing import NamedTuple
 
 from kvcalc.core.attention import ChunkedAttention, CrossAttention, FullAttention, SlidingWindow
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.core.mixers import PartName
 from kvcalc.core.model import ModelSpec, stage_sizes
 from kvcalc.core.parameters import Parts, count_parts
@@ -99,7 +99,7 @@ def _stages(parts: tuple[WeightPart, ...], pp: int, told: tuple[int, ...] | None
     if pp == 1:
         return dict.fromkeys(layers, 0)
     if not layers:
-        raise UnsupportedError(
+        raise NotModelledError(
             "the tensors' names show no layers to split over pipeline stages",
             hint="use one pipeline stage",
         )

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import UnknownNameError, UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnknownNameError, UnsupportedError
 from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
@@ -149,7 +149,7 @@ def budgets(
     """
     engine = known(deployment.engine)
     if engine not in _BUDGETS:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"what engine {engine!r} leaves of a card for the cache is not modelled",
             hint=f"known for {', '.join(_BUDGETS)}; or give the cache's memory itself",
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.errors import InvalidValueError, NotModelledError
 from kvcalc.core.memory import End, MemoryBudget, Term, summed
 from kvcalc.core.units import format_bytes
 from kvcalc.sizing.shares import SHARES
@@ -53,7 +53,7 @@ def one_of_several(question: Question) -> tuple[Question, tuple[str, ...]]:
         return question, ()
     deployment = question.deployment
     if SHARES.get(deployment.engine) != _OF_THE_CARD:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"several servers on one card are not modelled for {deployment.engine}, whose share is"
             " not one of the whole card",
             hint="ask for one with --gpu-free, what the others leave of the card",

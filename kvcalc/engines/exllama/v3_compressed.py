@@ -6,7 +6,7 @@ exllamav3 1.4.1 cache/dsa.py (CacheLayer_dsa, DSV4LayerState), modules/dsv4.py (
 from __future__ import annotations
 
 from kvcalc.core.attention import CompressedAttention, Indexer, SlidingMla
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.core.rules import Compressed, Whole
 from kvcalc.engines.exllama.pages import PAGE
@@ -34,7 +34,7 @@ def compressed(caches: tuple[Cache, ...]) -> Kept:
             case Indexer(index_head_dim=width):
                 found = found.plus(_entries(cache, "index", width))
             case _:
-                raise UnsupportedError(
+                raise NotModelledError(
                     f"how exllamav3 keeps {cache.kind} beside compressed entries is not modelled",
                     hint="use --engine none to see what the layers are",
                 )

@@ -13,7 +13,7 @@ from kvcalc.core.attention import (
     SlidingMla,
     SlidingWindow,
 )
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.kind import divide
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
@@ -125,7 +125,7 @@ def _of(cache: Cache, model: ModelSpec, settings: Settings) -> Kept:
             return Kept((), (), (), 0)
         case Indexer():
             pass
-    raise UnsupportedError(
+    raise NotModelledError(
         f"how exllamav3 keeps {cache.kind} caches is not modelled",
         hint="use --engine none to see what the layers are",
     )

@@ -6,7 +6,7 @@ src/llama-arch.cpp and llama_model::create_memory in src/llama-model.cpp.
 
 from __future__ import annotations
 
-from kvcalc.core.errors import UnsupportedError, nearest
+from kvcalc.core.errors import NotModelledError, UnsupportedError, nearest
 from kvcalc.engines.llamacpp.version import NEWEST
 
 __all__ = [
@@ -209,7 +209,7 @@ def architecture(name: str | None, build: str = NEWEST.text) -> str | None:
         raise UnsupportedError(f"{name}: {reason}", hint="choose a text generation model")
     close = nearest(name, [*_BY_CLASS, *_KNOWN])
     guess = f"; nearest: {', '.join(close)}" if close else ""
-    raise UnsupportedError(
+    raise NotModelledError(
         f"llama.cpp {build} does not convert {name!r:.60}, as far as kvcalc knows",
         hint=f"give the model's GGUF file{guess}",
     )

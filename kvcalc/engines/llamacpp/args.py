@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import overload
 
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    NotModelledError,
+    UnknownNameError,
+)
 from kvcalc.engines.llamacpp.flags import HARMLESS, REFUSED
 
 __all__ = ["KNOWN", "OLLAMA", "OWN", "Args", "full_name", "read"]
@@ -216,7 +220,7 @@ def read(given: Mapping[str, str | int | float | bool | None]) -> Args:
         if value is None or name in HARMLESS:
             continue
         if name in REFUSED:
-            raise UnsupportedError(f"kvcalc does not read llama.cpp's {name}", hint=REFUSED[name])
+            raise NotModelledError(f"kvcalc does not read llama.cpp's {name}", hint=REFUSED[name])
         if name not in KNOWN:
             raise UnknownNameError("llama.cpp setting", key, KNOWN)
         if name in found:

@@ -14,7 +14,7 @@ from math import lcm
 import msgspec
 
 from kvcalc.core.attention import FullAttention, SlidingWindow
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.recurrent import GatedDeltaNet
@@ -57,11 +57,11 @@ def check_split(context: Context, settings: Settings) -> None:
             state = arch in _WHOLE_STATES and isinstance(cache, STATES)
             known = isinstance(cache, (FullAttention, SlidingWindow, GatedDeltaNet))
             if not (known or state or arch in _WHOLE):
-                raise UnsupportedError(
+                raise NotModelledError(
                     f"kvcalc does not model split_mode tensor for {cache.kind} layers", hint=hint
                 )
     if model.num_attention_heads is None and arch not in _WHOLE:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"split_mode tensor goes by the query heads, which {model.name} does not tell",
             hint=hint,
         )

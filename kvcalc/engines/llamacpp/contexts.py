@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
@@ -176,12 +176,12 @@ def _check_build(served: Served, layers: list[tuple[int, LayerRun]], settings: S
     elif any(cache.kind == "mla" for cache in caches) and rules.latent_v is None:
         about = "the V beside MLA latents went away"
     if about is not None:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"about llama.cpp {text} {about}; kvcalc does not know on which side this build is",
             hint=f"give another build, such as {NEWEST.text}",
         )
     if not rules.states and any(cache.states() for cache in caches):
-        raise UnsupportedError(
+        raise NotModelledError(
             f"kvcalc does not model the states of llama.cpp {text}",
             hint=f"give a build from b6465 (2025-09-13) on, such as {NEWEST.text}",
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.engines.llamacpp.loaded import Part
 from kvcalc.engines.llamacpp.overrides import HOST
 
@@ -115,7 +115,7 @@ def fill(
     if experts and dense_surplus > 0:
         search.fill_experts()
     if any(load.layers > layers + 1 for load in search.now.loads):
-        raise UnsupportedError(
+        raise NotModelledError(
             "fit's counts of layers wrap around for these devices; kvcalc does not follow it there",
             hint="give n_gpu_layers, or fit=off",
         )

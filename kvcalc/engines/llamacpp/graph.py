@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.engines.llamacpp.ggml import Graph, Tensor
 from kvcalc.engines.llamacpp.graph_experts import Routing
 from kvcalc.engines.llamacpp.graph_shapes import Family, LayerShape, Shape, Step
@@ -250,7 +250,7 @@ class Decoder:
         """Return what the experts of a layer give, the shared one included."""
         experts = self.shape.experts
         if experts is None:
-            raise UnsupportedError(
+            raise NotModelledError(
                 "a layer has experts of which no sizes are known", hint="use a file that tells them"
             )
         found = Routing(self.graph, self.family, experts).routed(x)

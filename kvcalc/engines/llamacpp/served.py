@@ -19,7 +19,7 @@ from kvcalc.core.attention import (
     SlidingMla,
     SlidingWindow,
 )
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import Cache, LayerRun, merge_runs
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.recurrent import (
@@ -142,7 +142,7 @@ def _own(layer: int, runs: list[LayerRun], arch: str | None) -> LayerRun:
         return run
     source = shared[0].source_layer
     if source is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"layer {layer} reads the K and V of a layer that is not named, and llama.cpp's {arch}"
             " keeps them in every layer",
             hint="give the model's GGUF file",

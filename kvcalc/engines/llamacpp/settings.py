@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import UnsupportedError, UsageError
+from kvcalc.core.errors import NotModelledError, UnsupportedError, UsageError
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines.llamacpp import args
 from kvcalc.engines.llamacpp.args import Args
@@ -166,7 +166,7 @@ def _flash(asked: Args, rules: Rules, found: Build) -> bool:
     if word is not None:
         return word != "off"
     if rules.auto_flash is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"about llama.cpp {found.text} flash attention became the default; kvcalc does not know"
             " on which side this build is",
             hint="give flash_attn: on or off",
@@ -191,7 +191,7 @@ def _speculation(asked: Args, deployment: Deployment) -> tuple[str | None, int]:
             f"llama.cpp does not speculate by {method!r:.40}", hint="mtp, draft or ngram"
         )
     if method in _WITH_TARGET:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"kvcalc does not model {method} drafts in llama.cpp, which share the target's context",
             hint="mtp, draft or ngram",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import InvalidValueError, UnsupportedError, UsageError
+from kvcalc.core.errors import InvalidValueError, NotModelledError, UnsupportedError, UsageError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 from kvcalc.engines.llamacpp.args import Args
@@ -81,7 +81,7 @@ def cells_of(asked: Asked, notes: list[str]) -> Cells:
 
 
 def _unsure(build: Build, what: str) -> UnsupportedError:
-    return UnsupportedError(
+    return NotModelledError(
         f"about llama.cpp {build.text} {what}; kvcalc does not know on which side this build is",
         hint=f"give another build, such as {NEWEST.text}",
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank
@@ -46,7 +46,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     stages = [stored_of(stage, settings.dtype) for stage in shard(model, settings.tp, settings.pp)]
     latent = stages[0].latent
     if latent and settings.layerwise and settings.tp > 1:
-        raise UnsupportedError(
+        raise NotModelledError(
             "which ranks store single layers of a latent model is not modelled",
             hint="leave use_layerwise out",
         )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kvcalc.core.attention import ChunkedAttention, FullAttention, Indexer, Mla, SlidingWindow
 from kvcalc.core.dtypes import KvDtype
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 
 __all__ = ["Stored", "shard", "stored_of"]
@@ -59,7 +59,7 @@ def stored_of(model: ModelSpec, dtype: KvDtype) -> Stored:
         UnsupportedError: layers or dtypes whose chunks are not modelled.
     """
     if dtype.k != dtype.v or dtype.k.name not in _PLAIN:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"how LMCache stores a cache in {dtype.name} is not modelled",
             hint=f"use {', '.join(_PLAIN)}",
         )
@@ -76,7 +76,7 @@ def stored_of(model: ModelSpec, dtype: KvDtype) -> Stored:
             case _ if not cache.rows() and not cache.states():
                 continue
             case _:
-                raise UnsupportedError(
+                raise NotModelledError(
                     f"how LMCache stores {cache.kind} caches is not modelled",
                     hint="models of attention layers alone are",
                 )

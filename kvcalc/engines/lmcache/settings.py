@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.dtypes import KvDtype
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    NotModelledError,
+    UnknownNameError,
+    UnknownReleaseError,
+    UnsupportedError,
+)
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 
@@ -90,7 +96,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     tier, size, setting = _tier(given, deployment.kv_cache_memory_bytes)
     partial, layerwise = (_switch(given, n) for n in ("save_unfull_chunk", "use_layerwise"))
     if partial and layerwise:
-        raise UnsupportedError(
+        raise NotModelledError(
             "partial chunks of single layers are not modelled",
             hint="leave out save_unfull_chunk or use_layerwise",
         )
@@ -139,7 +145,7 @@ def _tier(given: dict[str, str | int | float | bool], memory: int | None) -> tup
     if memory is not None:
         return tier, memory, "kv_cache_memory_bytes"
     if size is None and tier == "disk":
-        raise UnsupportedError(
+        raise NotModelledError(
             "LMCache's disk tier has no bytes by default", hint=f"give {name} in engine_args"
         )
     amount = _CPU_GB if size is None else size
@@ -162,7 +168,7 @@ def _version(text: str | None) -> str:
             f"{given!r:.40} is no LMCache version", hint=f"give one as {_NEWEST}"
         )
     if (int(match[1]), int(match[2])) != _LINE:
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"LMCache {given} is not modelled", hint=f"0.5 is, such as {_NEWEST}"
         )
     return given

@@ -11,7 +11,7 @@ from kvcalc.core.attention import (
     Mla,
     SlidingWindow,
 )
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.kind import divide, split_heads
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
@@ -84,7 +84,7 @@ def shape_of(model: ModelSpec) -> Shape:
             case _ if cache.states() and not cache.rows():
                 continue
             case _:
-                raise UnsupportedError(
+                raise NotModelledError(
                     f"how LMDeploy keeps {cache.kind} caches is not modelled",
                     hint="use --engine none to see what the layers are",
                 )

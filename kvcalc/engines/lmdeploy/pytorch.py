@@ -6,7 +6,7 @@ LMDeploy 0.18 pytorch/engine/cache_engine/ and pytorch/engine/executor/base.py, 
 from __future__ import annotations
 
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.errors import InvalidValueError, NotModelledError, UnsupportedError
 from kvcalc.core.kind import StateTensor
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import Group, Pool, Rank
@@ -140,7 +140,7 @@ def _state_pool(model: ModelSpec, settings: Settings) -> Pool | None:
         if not cache.states():
             continue
         if not isinstance(cache, GatedDeltaNet):
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"how LMDeploy keeps {cache.kind} states is not modelled",
                 hint="use --engine none to see what the layers are",
             )
@@ -202,7 +202,7 @@ def _num_blocks(
             "the free memory does not hold the states", hint="reduce max_batch_size"
         )
     if vocab is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             "free_memory pays for logits too, and the layers do not tell their width",
             hint="give vocab_size of config.json in engine_args",
         )

@@ -6,7 +6,7 @@ models/llama/unified_attention_layer.cc at 0.16; BlockManager.cc before.
 
 from __future__ import annotations
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import Pool, Rank
 from kvcalc.engines.every_token import kept_group
@@ -35,13 +35,13 @@ def turbomind_rank(model: ModelSpec, settings: Settings) -> tuple[Rank, Shape]:
     share = split(model, settings.tp)
     for _, cache in share.caches():
         if cache.states():
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"how TurboMind keeps {cache.kind} states is not modelled",
                 hint="the PyTorch engine's are: backend=pytorch",
             )
     shape = shape_of(share)
     if shape.index_width or (shape.latent and shape.k != _SHARED_HEAD):
-        raise UnsupportedError(
+        raise NotModelledError(
             f"how TurboMind keeps the layers of {model.name} is not modelled",
             hint="the PyTorch engine's are: backend=pytorch",
         )

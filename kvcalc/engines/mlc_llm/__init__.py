@@ -10,7 +10,7 @@ import msgspec
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank
 from kvcalc.core.rules import Slots, Window
@@ -38,7 +38,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     settings = resolve(model, deployment, found, shape.window, notes)
     model = msgspec.structs.replace(model, dtype=settings.dtype, kv_cache_dtype=None)
     if shape.window is not None and settings.sinks:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"pages of a window that keeps the first {settings.sinks} tokens are not modelled",
             hint="attention_sink_size=0 in engine_args",
         )
@@ -50,7 +50,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     pages = _pages(settings, shape, total)
     states = _states(model, settings)
     if states is not None and total is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             "pages beside states are known only where their number is",
             hint="give max_total_sequence_length in engine_args",
         )

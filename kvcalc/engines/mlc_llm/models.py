@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 
 __all__ = ["Compiled", "compiled"]
@@ -89,7 +89,7 @@ def compiled(model: ModelSpec) -> Compiled:
     """
     name = model.architecture or "unnamed"
     if name in _WHY:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"MLC-LLM's cache of {name} models is not modelled: {_WHY[name]}",
             hint="use --engine none to see what its layers are",
         )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import (
     InvalidValueError,
+    NotModelledError,
     UnknownNameError,
     UnknownReleaseError,
     UnsupportedError,
@@ -142,7 +143,7 @@ def resolve(
     given = {k: v for k, v in deployment.engine_args.items() if v is not None}
     for name in given:
         if name == "speculative_mode":
-            raise UnsupportedError("MLC-LLM's speculation is not modelled", hint="leave it out")
+            raise NotModelledError("MLC-LLM's speculation is not modelled", hint="leave it out")
         if name not in _COUNTS and name not in _WORDS:
             raise UnknownNameError("setting of MLC-LLM", name, (*_COUNTS, *_WORDS))
     counts = {name: _count(given, name) for name in _COUNTS}
@@ -151,7 +152,7 @@ def resolve(
     if deployment.enable_prefix_caching is not None:
         radix = deployment.enable_prefix_caching
     if deployment.block_size not in (None, PAGE):
-        raise UnsupportedError(
+        raise NotModelledError(
             f"MLC-LLM's kernels are known for pages of {PAGE} tokens", hint="leave block_size out"
         )
     context, length = _lengths(model, deployment, found, window, notes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.attention import SlidingWindow
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.core.model import ModelSpec
 
 __all__ = ["Class", "class_of"]
@@ -103,12 +103,12 @@ def class_of(model: ModelSpec) -> Class:
     if name is not None and name in _BY_NAME:
         return _BY_NAME[name]
     if name is not None:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"mlx-lm has no class for {name}, or none that was read",
             hint="use --engine none to see what its layers are",
         )
     if any(isinstance(cache, SlidingWindow) for _, cache in model.caches()):
-        raise UnsupportedError(
+        raise NotModelledError(
             "which mlx-lm class runs these layers is not known, and classes keep windows in"
             " different ways",
             hint="give a model with an architecture",

@@ -16,7 +16,7 @@ from kvcalc.core.attention import (
     SlidingWindow,
 )
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.rules import Form, Grow, Ring, Rule, Slots
@@ -69,7 +69,7 @@ def _rows(cache: Cache, model: ModelSpec, kind: Class, settings: Settings) -> li
             return [_ring(f"window {window}", window, plain, settings)]
         case ChunkedAttention(attention_chunk_size=chunk):
             if chunk % STEP:
-                raise UnsupportedError(
+                raise NotModelledError(
                     f"chunks of {chunk} tokens: only multiples of {STEP} are modelled",
                     hint="use --engine none to see what the layers are",
                 )
@@ -144,7 +144,7 @@ def _elements(
             return [("index", 1, kind.index_copies * cache.index_head_dim)]
         case FullAttention() | SlidingWindow() | ChunkedAttention():
             return [(row.role, row.count, row.width) for row in cache.rows()]
-    raise UnsupportedError(
+    raise NotModelledError(
         f"how mlx-lm keeps {cache.kind} caches is not modelled",
         hint="use --engine none to see what the layers are",
     )
@@ -153,7 +153,7 @@ def _elements(
 def _per_head(cache: Mla, model: ModelSpec, settings: Settings) -> list[tuple[str, int, int]]:
     nope, v, heads = settings.qk_nope_head_dim, settings.v_head_dim, model.num_attention_heads
     if nope is None or v is None or heads is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"mlx-lm's class for {model.architecture} keeps K and V of every head, and the latent"
             " does not tell their widths",
             hint="give qk_nope_head_dim and v_head_dim of config.json in engine_args",

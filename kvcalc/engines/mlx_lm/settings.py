@@ -9,7 +9,14 @@ import re
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    NotModelledError,
+    UnknownNameError,
+    UnknownReleaseError,
+    UnsupportedError,
+    WithoutEffectError,
+)
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 
@@ -113,16 +120,18 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         raise InvalidValueError(f"prompt_tokens {prompt} is more than the maximum, {length}")
     step = given["prefill_step_size"] or _PREFILL_STEP
     if step % STEP:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"steps of {step} tokens of the prompt: only multiples of {STEP} are modelled",
             hint=f"use a prefill_step_size such as {_PREFILL_STEP}",
         )
     bits, group = _quantization(model, deployment.kv_cache_dtype, given)
     start = given["quantized_kv_start"]
-    if bits is None and (start is not None or given["kv_group_size"] is not None):
-        raise UnsupportedError(
-            "quantized_kv_start and kv_group_size say nothing without kv_bits",
-            hint="give kv_bits as well, or leave them out",
+    idle = [n for n in ("quantized_kv_start", "kv_group_size") if given[n] is not None]
+    if bits is None and idle:
+        raise WithoutEffectError(
+            f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect without kv_bits",
+            settings=tuple(idle),
+            hint="give kv_bits as well",
         )
     if bits is not None and start is None:
         start = _QUANTIZED_START
@@ -186,7 +195,7 @@ def _version(text: str | None) -> str:
     if match is None:
         raise UnsupportedError(f"{text!r:.40} is no mlx-lm version", hint=f"give one as {NEWEST}")
     if (int(match[1]), int(match[2])) != _LINE:
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"mlx-lm {text.strip()} is not modelled", hint=f"0.32 is, such as {NEWEST}"
         )
     return text.strip()

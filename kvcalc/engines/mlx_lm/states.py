@@ -7,7 +7,7 @@ bailing_moe_linear.py).
 from __future__ import annotations
 
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.recurrent import (
@@ -37,7 +37,7 @@ def state_bytes(cache: Cache, model: ModelSpec) -> tuple[tuple[str, int], ...]:
         UnsupportedError: a kind of state that is not modelled.
     """
     if not isinstance(cache, (*IN_FLOAT32, *_IN_MODEL_DTYPE)):
-        raise UnsupportedError(
+        raise NotModelledError(
             f"how mlx-lm keeps {cache.kind} states is not modelled",
             hint="use --engine none to see what the layers are",
         )

@@ -9,7 +9,12 @@ from __future__ import annotations
 from typing import TypeVar
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    NotModelledError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from kvcalc.engines.sglang.flags import HARMLESS, REFUSED
 
 __all__ = ["KNOWN_ARGUMENTS", "Arguments", "full_name", "refuse_others"]
@@ -120,7 +125,7 @@ class Arguments:
             if value is None or name in HARMLESS:
                 continue
             if name in REFUSED:
-                raise UnsupportedError(
+                raise NotModelledError(
                     f"SGLang's {name} is not modelled", hint=REFUSED[name] or "leave it out"
                 )
             if name not in KNOWN_ARGUMENTS:

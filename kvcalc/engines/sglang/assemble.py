@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import Group, Pool, Rank
@@ -48,7 +48,7 @@ def stages_of(model: ModelSpec, settings: Settings) -> list[Stage]:
     parts = shared.stages(settings.pp, stage_sizes(shared.num_hidden_layers, settings.pp))
     stages = [Stage(part, sort_layers(part.layers, shared, settings), _NOTHING) for part in parts]
     if settings.own_windows and len({_kinds(stage.kept) for stage in stages}) > 1:
-        raise UnsupportedError(
+        raise NotModelledError(
             "a pipeline stage without windows, or with nothing else, is not modelled for SGLang",
             hint="choose fewer pipeline stages",
         )
@@ -83,7 +83,7 @@ def _kinds(kept: Kept) -> tuple[bool, bool]:
 
 def _draft(model: ModelSpec, settings: Settings, layers: tuple[LayerRun, ...]) -> Kept:
     if settings.dcp > 1:
-        raise UnsupportedError(
+        raise NotModelledError(
             "speculation under decode context parallelism is not modelled for SGLang",
             hint="use a decode context parallel size of 1",
         )

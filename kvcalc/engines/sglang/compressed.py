@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from kvcalc.core.attention import CompressedAttention, Indexer, SlidingMla
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnknownReleaseError, UnsupportedError
 from kvcalc.core.kind import CacheBase
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
@@ -50,7 +50,7 @@ def check_compressed(model: ModelSpec, settings: Settings) -> None:
         if isinstance(cache, (CompressedAttention, Indexer))
     }
     if odd or not ratios <= set(RATIOS) or "sliding_mla" not in kinds:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"SGLang's pools of compressed attention are not modelled for {model.name}:"
             f" {', '.join(sorted(odd)) or f'one entry in {max(ratios, default=1)} tokens'}",
             hint="use --engine none for the model's own arithmetic, or --engine vllm",
@@ -61,7 +61,7 @@ def check_compressed(model: ModelSpec, settings: Settings) -> None:
             hint="leave the engine's version out",
         )
     if settings.dcp > 1:
-        raise UnsupportedError(
+        raise NotModelledError(
             "decode context parallelism of compressed attention is not modelled for SGLang",
             hint="use a decode context parallel size of 1",
         )
@@ -74,7 +74,7 @@ def check_compressed(model: ModelSpec, settings: Settings) -> None:
             hint="use the model's own layers that propose (mtp)",
         )
     if any(not isinstance(c, SlidingMla) for run in spec.layers for c in run.caches):
-        raise UnsupportedError(
+        raise NotModelledError(
             f"a draft model of another kind than {model.name} is not modelled for SGLang",
             hint="use the model's own layers that propose (mtp)",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, WithoutEffectError
 from kvcalc.engines.sglang.arguments import Arguments
 
 __all__ = ["Host", "host_of", "host_tokens"]
@@ -42,13 +42,14 @@ def host_of(arguments: Arguments, *, role: str | None) -> Host | None:
     if not arguments.flag("enable_hierarchical_cache"):
         given = {"hicache_ratio": ratio, "hicache_size": size, "hicache_host_memory_mode": mode}
         for name in (name for name, value in given.items() if value is not None):
-            raise UnsupportedError(
-                f"{name} says nothing without enable_hierarchical_cache",
+            raise WithoutEffectError(
+                f"{name} has no effect without enable_hierarchical_cache",
+                settings=(name,),
                 hint="set enable_hierarchical_cache",
             )
         return None
     if role == "decode":
-        raise UnsupportedError(
+        raise NotModelledError(
             "host memory of a decoding server is not modelled for SGLang",
             hint="leave enable_hierarchical_cache out",
         )

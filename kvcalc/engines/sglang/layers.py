@@ -20,7 +20,7 @@ from kvcalc.core.attention import (
     SharedKv,
     SlidingWindow,
 )
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.kind import CacheBase
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
@@ -138,7 +138,7 @@ def check_served(model: ModelSpec) -> None:
             and cache.index_dtype != "fp8_block128"
             and not is_minimax_sparse(model)
         ):
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"SGLang's pools of {model.name}'s sparse attention are not modelled",
                 hint="use --engine none for the model's own arithmetic, or --engine vllm",
             )
@@ -148,7 +148,7 @@ def check_served(model: ModelSpec) -> None:
                 hint="use --engine none for the model's own arithmetic",
             )
         if isinstance(cache, CrossAttention):
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"SGLang's cross-attention cache ({model.name}) is not modelled",
                 hint="use --engine none for the model's own arithmetic",
             )
@@ -163,7 +163,7 @@ def check_settings(model: ModelSpec, settings: Settings) -> None:
     kinds = {cache.kind for _, cache in model.caches()}
     stateful = keeps_states(model)
     if settings.dcp > 1 and (stateful or "sliding_window" in kinds or "chunked_attention" in kinds):
-        raise UnsupportedError(
+        raise NotModelledError(
             "decode context parallelism of windows and states is not modelled for SGLang",
             hint="use a decode context parallel size of 1 for this model",
         )
@@ -174,12 +174,12 @@ def check_settings(model: ModelSpec, settings: Settings) -> None:
             f"release {settings.release}": not settings.release.newest,
         }
         for what in (name for name, asked in told.items() if asked):
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"{what} is not modelled for MiniMax's sparse attention in SGLang",
                 hint="leave it out",
             )
     if settings.release.first_read and stateful and settings.proposed:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"how SGLang {settings.release} kept the states of proposed tokens is not modelled",
             hint="name a later release",
         )
@@ -203,7 +203,7 @@ def check_host(model: ModelSpec, settings: Settings) -> None:
     if settings.host is not None and (
         not kinds <= plain or four_bit or settings.pp > 1 or settings.speculation is not None
     ):
-        raise UnsupportedError(
+        raise NotModelledError(
             "SGLang's enable_hierarchical_cache is modelled for full attention and MLA alone,"
             " on one pipeline stage, without speculation",
             hint="leave it out: the pool of the GPU stays as it is",
@@ -307,7 +307,7 @@ def _reads_window(run: LayerRun, whole: ModelSpec) -> bool:
                         isinstance(c, (SlidingWindow, ChunkedAttention)) for c in other.caches
                     )
                 before += other.count
-    raise UnsupportedError(
+    raise NotModelledError(
         f"which rows a layer of {whole.name} reads is not known, and with them its pool",
         hint="use --engine none for the model's own arithmetic",
     )
@@ -382,7 +382,7 @@ def _tensor(cache: CacheBase, layout: Layout) -> tuple[tuple[int, ...], int]:
         size = sum(layout.dtype.bytes_of(row) for row in cache.rows())
         return (cache.kv_lora_rank, cache.qk_rope_head_dim), size
     if not isinstance(cache, (FullAttention, SlidingWindow, ChunkedAttention)):
-        raise UnsupportedError(
+        raise NotModelledError(
             f"SGLang's pools of {cache.kind} are not modelled",
             hint="use --engine none for the model's own arithmetic",
         )

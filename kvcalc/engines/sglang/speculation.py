@@ -9,7 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    NotModelledError,
+    UnsupportedError,
+    WithoutEffectError,
+)
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv, round_up
@@ -84,7 +89,7 @@ def speculation_of(
     method = deployment.speculative_method
     asked = arguments.word("speculative_algorithm")
     if method is not None and method not in ALGORITHMS:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"speculation by {method} is not modelled for SGLang",
             hint=f"known: {', '.join(ALGORITHMS)}",
         )
@@ -134,8 +139,9 @@ def _refuse_halves(arguments: Arguments) -> None:
         "speculative_num_draft_tokens",
     ):
         if arguments.integer(name) is not None:
-            raise UnsupportedError(
-                f"{name} says nothing without speculative_algorithm",
+            raise WithoutEffectError(
+                f"{name} has no effect without speculative_algorithm",
+                settings=(name,),
                 hint="give speculative_algorithm, such as EAGLE",
             )
 

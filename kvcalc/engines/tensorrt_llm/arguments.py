@@ -6,7 +6,11 @@ of TorchLlmArgs that bear on the cache.
 
 from __future__ import annotations
 
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    NotModelledError,
+    UnknownNameError,
+)
 
 __all__ = [
     "KNOWN_ARGUMENTS",
@@ -90,7 +94,7 @@ def arguments(given: Args) -> Args:
         if name in found:
             raise InvalidValueError(f"{name} is given twice", hint=f"drop {_PREFIX}{name}")
         if name in NOT_MODELLED:
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"{spelled} of TensorRT-LLM is not modelled here", hint=NOT_MODELLED[name]
             )
         if name not in KNOWN_ARGUMENTS and name not in NO_BYTES:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kvcalc.core.attention import ChunkedAttention, FullAttention, Indexer, Mla, SlidingWindow
 from kvcalc.core.dtypes import DTYPES
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.kind import CacheBase, Once
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
@@ -69,14 +69,14 @@ def check_served(model: ModelSpec, settings: Settings) -> None:
         kinds = ("compressed_attention", "sliding_mla")
         sparse = isinstance(cache, Indexer) and cache.index_dtype != "fp8_block128"
         if cache.kind in kinds or sparse or isinstance(cache.span, Once):
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"TensorRT-LLM's cache of {model.name}'s {cache.kind} layers is not modelled",
                 hint="use --engine none for the model's own arithmetic",
             )
     if settings.windows is not None and any(
         isinstance(cache, ChunkedAttention) for _, cache in model.caches()
     ):
-        raise UnsupportedError(
+        raise NotModelledError(
             "max_attention_window beside chunked attention is not modelled for TensorRT-LLM",
             hint="leave it out: every layer then keeps every token",
         )

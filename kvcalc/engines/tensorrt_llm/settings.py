@@ -10,7 +10,12 @@ from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.dtypes import KvDtype, kv_dtype
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    NotModelledError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 from kvcalc.engines.tensorrt_llm.arguments import (
@@ -106,11 +111,11 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     """
     for name in deployment.changed():
         if name not in _FIELDS:
-            raise UnsupportedError(f"{name} is not modelled for TensorRT-LLM", hint="leave it out")
+            raise NotModelledError(f"{name} is not modelled for TensorRT-LLM", hint="leave it out")
     args = arguments(deployment.engine_args)
     notes.extend(harmless(args))
     if (whole(args, "max_beam_width") or 1) > 1:
-        raise UnsupportedError(
+        raise NotModelledError(
             "beam search is not modelled in a plan for TensorRT-LLM",
             hint="blocks.sequence_blocks counts the blocks of one sequence",
         )
@@ -247,7 +252,7 @@ def _dtype(
         word = model.kv_cache_dtype or dtype
     latent = any(cache.kind == "mla" for _, cache in model.caches())
     if word == "nvfp4" and latent:
-        raise UnsupportedError(
+        raise NotModelledError(
             "TensorRT-LLM's nvfp4 cache of latents is not modelled",
             hint="choose --kv-cache-dtype fp8",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnknownReleaseError, UnsupportedError
 from kvcalc.core.kind import CacheBase
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import Group, Pool
@@ -36,7 +36,7 @@ def check_states(model: ModelSpec, settings: Settings) -> None:
     kinds = {cache.kind: type(cache) for _, cache in model.caches() if cache.states()}
     for kind, made in kinds.items():
         if _KINDS.get(model.architecture or "") is not made:
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"TensorRT-LLM's cache of {model.name}'s {kind} layers is not modelled",
                 hint="use --engine none for the model's own arithmetic",
             )
@@ -53,11 +53,11 @@ def check_states(model: ModelSpec, settings: Settings) -> None:
         (settings.windows is not None, "max_attention_window"),
     ):
         if set_so:
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"{what} beside states is not modelled for TensorRT-LLM", hint="leave it out"
             )
     if settings.state_dtype is None and _own_dtypes(model) - {settings.model_dtype}:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"releases differ in the dtype of {model.name}'s states: some take the config's"
             f" {', '.join(sorted(_own_dtypes(model)))}, others the model's {settings.model_dtype}",
             hint="name it: mamba_ssm_cache_dtype",

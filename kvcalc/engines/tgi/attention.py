@@ -13,7 +13,6 @@ from kvcalc.core.errors import (
     InvalidValueError,
     NotModelledError,
     UnknownNameError,
-    UnsupportedError,
 )
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines.tgi.models import Served
@@ -50,14 +49,14 @@ def attention_of(
     """
     asked = deployment.attention_backend
     if asked == "flashdecoding-ipex":
-        raise UnsupportedError(
+        raise NotModelledError(
             "flashdecoding-ipex is for Intel's devices, which are not modelled",
             hint=f"choose one of {', '.join(BLOCKS)}",
         )
     if asked is not None and asked not in BLOCKS:
         raise UnknownNameError("attention of TGI", asked, BLOCKS)
     if asked is None and found.head == "nested":
-        raise UnsupportedError(
+        raise NotModelledError(
             "TGI chooses this model's attention by a head size that its config may not tell",
             hint="name it: attention_backend, as TGI logs it",
         )
@@ -102,7 +101,7 @@ def _latent_head_dim(model: ModelSpec) -> int:
         return 56 if model.architecture == "DeepseekV3ForCausalLM" else 40
     if model.num_attention_heads == _V2_LITE_HEADS:
         return 128
-    raise UnsupportedError(
+    raise NotModelledError(
         f"TGI chooses kernels by hidden size over heads, which is not known of {model.name}",
         hint="only the head counts of DeepSeek-V2, V2-Lite and V3 are known",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.attention import FullAttention, Mla, SlidingWindow
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.kind import divide
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
@@ -95,7 +95,7 @@ def shape_of(model: ModelSpec, settings: Settings, notes: list[str]) -> Shape:
 
 def _latent_heads(model: ModelSpec, cache: Mla) -> tuple[int, int, int]:
     if model.num_attention_heads is None or cache.qk_rope_head_dim != _PADDED - _NOPE:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"TGI keeps MLA decompressed, and {model.name}'s heads are not known",
             hint="use --engine none to see what the layers are",
         )

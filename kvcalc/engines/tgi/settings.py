@@ -8,6 +8,7 @@ from typing import NamedTuple
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import (
     InvalidValueError,
+    NotModelledError,
     UnknownNameError,
     UnknownReleaseError,
     UnsupportedError,
@@ -95,7 +96,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     given = {k: v for k, v in deployment.engine_args.items() if v is not None}
     for name in given:
         if name == "speculate":
-            raise UnsupportedError("TGI's speculation is not modelled", hint="leave it out")
+            raise NotModelledError("TGI's speculation is not modelled", hint="leave it out")
         if name not in _COUNTS and name not in _SHARES:
             raise UnknownNameError("setting of TGI", name, (*_COUNTS, *_SHARES))
     counts = {name: _count(given.get(name), name) for name in _COUNTS}
@@ -168,7 +169,7 @@ def _kv_dtype(
     asked = deployment.kv_cache_dtype
     if asked == "auto":
         if model.kv_cache_dtype is not None:
-            raise UnsupportedError(
+            raise NotModelledError(
                 "whether TGI follows the checkpoint's own KV cache dtype depends on its format",
                 hint=f"say it: kv_cache_dtype {model.kv_cache_dtype} or {run}",
             )

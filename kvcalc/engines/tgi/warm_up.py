@@ -6,7 +6,7 @@ itself: backends/v3/src/client/grpc_client.rs, warmup. At db931fc.
 
 from __future__ import annotations
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.core.units import cdiv, format_count
 from kvcalc.engines.tgi.settings import Settings
 
@@ -21,7 +21,7 @@ def warm_up_blocks(settings: Settings) -> int:
     """
     left = settings.max_prefill_tokens
     if left is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             "free_memory is what a warm-up batch leaves, and its size is not known",
             hint="give max_batch_prefill_tokens as TGI logs it",
         )
@@ -49,7 +49,7 @@ def num_blocks(settings: Settings, block_bytes: int, notes: list[str]) -> int | 
     if free is None:
         return None
     if total is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             "a share of the whole card is kept free, and its size is not known",
             hint="give total_memory, in bytes",
         )

@@ -12,7 +12,7 @@ from kvcalc.core.attention import (
     SlidingMla,
     SlidingWindow,
 )
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.kind import divide
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
@@ -77,7 +77,7 @@ def _held(cache: Cache, run: LayerRun, model: ModelSpec, settings: Settings) -> 
                 hint="use --engine none to see what the layers are",
             )
     if cache.states() and not settings.release.keeps_states:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"transformers {settings.release} keeps {cache.kind} states in classes of the models'"
             " own, which kvcalc does not model",
             hint="5.12 and later keep them in the cache's layers",
@@ -90,7 +90,7 @@ def _per_head(cache: Mla, model: ModelSpec, settings: Settings) -> Cache:
     nope = settings.arguments.number("qk_nope_head_dim")
     v = settings.arguments.number("v_head_dim")
     if nope is None or v is None or model.num_attention_heads is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"transformers {settings.release} keeps K and V of every head of an MLA model, and"
             " the latent does not tell their widths",
             hint="give qk_nope_head_dim and v_head_dim of config.json in engine_args, or ask for"
@@ -160,7 +160,7 @@ def _on_rank(model: ModelSpec, tp: int) -> ModelSpec:
         return model
     for _, cache in model.caches():
         if cache.states():
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"how transformers splits {cache.kind} states over ranks is not modelled",
                 hint="use a tensor parallel size of 1",
             )

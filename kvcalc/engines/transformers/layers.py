@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kvcalc.core.attention import CompressedAttention
 from kvcalc.core.dtypes import element_bytes, kv_dtype
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.kind import All, Chunks, EveryNth, Once, StateTensor, Windowed
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.recurrent import LightningAttention
@@ -110,7 +110,7 @@ def _rule(cache: Cache, settings: Settings) -> tuple[str, Rule]:
         case Once(tokens=tokens):
             return "encoder", Fixed(block_tokens=tokens, tokens=tokens)
         case EveryNth():
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"{cache.kind} without the layer that it belongs to is not modelled",
                 hint="use --engine none to see what the layers are",
             )

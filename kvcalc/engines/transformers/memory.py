@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv
 from kvcalc.engines.transformers.settings import Settings
@@ -66,7 +66,7 @@ def memory_of(model: ModelSpec, shape: Shape, settings: Settings) -> Memory:
     hidden, vocab = given.number("hidden_size"), given.number("vocab_size")
     query_heads = model.num_attention_heads
     if hidden is None or vocab is None or query_heads is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             "available_memory pays for activations too, and the layers do not tell their width",
             hint="give hidden_size and vocab_size of config.json in engine_args",
         )

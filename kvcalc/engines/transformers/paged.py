@@ -10,7 +10,7 @@ from math import lcm
 
 from kvcalc.core.attention import FullAttention, SlidingWindow
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.errors import InvalidValueError, NotModelledError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank
 from kvcalc.core.rules import Grow, Rule, Window
@@ -39,7 +39,7 @@ def plan_paged(model: ModelSpec, settings: Settings, notes: list[str]) -> CacheP
             rules are not known.
     """
     if not settings.release.has_sectors:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"continuous batching of transformers {settings.release} is not modelled",
             hint="5.23 and 5.24 are",
         )

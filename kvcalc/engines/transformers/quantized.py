@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kvcalc.core.attention import FullAttention, Mla
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import UnknownNameError, UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnknownNameError, UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.rules import Grow, Rule, Slots, Stepped
@@ -96,7 +96,7 @@ def quantization_of(arguments: Arguments, settings: Settings) -> Quantization:
         )
     for name in ("axis_key", "axis_value"):
         if given[name]:
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"{name} {given[name]}: only groups along axis 0 are modelled", hint="leave it out"
             )
     if group * nbits % 8 and nbits != _THREE_BITS:
@@ -129,7 +129,7 @@ def check_quantized(model: ModelSpec, quantization: Quantization, settings: Sett
                     hint="choose a q_group_size that divides them",
                 )
     if settings.chunk_tokens < min(quantization.residual, settings.prompt_tokens):
-        raise UnsupportedError(
+        raise NotModelledError(
             f"a prefill in steps of {settings.chunk_tokens} tokens, fewer than are quantised"
             " together, is not modelled",
             hint=f"use a prefill_chunk_size of at least {quantization.residual}",

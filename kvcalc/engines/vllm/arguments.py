@@ -9,7 +9,12 @@ import json
 import math
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    NotModelledError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from kvcalc.core.model import PARTITION
 from kvcalc.engines.vllm.options import SINCE, older_than
 from kvcalc.engines.vllm.version import Release
@@ -100,7 +105,7 @@ def check_arguments(deployment: Deployment, at: Release) -> None:
     limits_of(deployment)
     backend = deployment.engine_args.get("kv_offloading_backend")
     if backend not in (None, "native"):
-        raise UnsupportedError(
+        raise NotModelledError(
             f"a cache on the host by {backend!r:.40} is not modelled for vLLM",
             hint="native is; --engine lmcache counts LMCache's chunks",
         )
@@ -108,7 +113,7 @@ def check_arguments(deployment: Deployment, at: Release) -> None:
 
 def _check_name(name: str, at: Release) -> None:
     if name in NOT_MODELLED:
-        raise UnsupportedError(f"vLLM's {name} is not modelled", hint=NOT_MODELLED[name])
+        raise NotModelledError(f"vLLM's {name} is not modelled", hint=NOT_MODELLED[name])
     if name in Deployment.__struct_fields__:
         raise UnsupportedError(
             f"{name} is no engine_arg: it has an option of its own",

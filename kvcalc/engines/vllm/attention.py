@@ -19,7 +19,7 @@ from kvcalc.core.attention import (
     SlidingWindow,
 )
 from kvcalc.core.dtypes import KvDtype, kv_dtype
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines.vllm.backends import choose, indexer_backend, kernels_of
@@ -158,7 +158,7 @@ def _query(cache: Cache, model: ModelSpec, settings: Settings, word: str) -> Que
             image_prefix=False,
         )
     if not isinstance(cache, (FullAttention, SlidingWindow, ChunkedAttention, CrossAttention)):
-        raise UnsupportedError(
+        raise NotModelledError(
             f"vLLM's rules for {cache.kind} caches are not known",
             hint="use --engine none for the model's own arithmetic",
         )

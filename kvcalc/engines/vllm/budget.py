@@ -12,7 +12,7 @@ from math import ceil
 
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.core.memory import MemoryBudget, Term, TermName, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
@@ -166,7 +166,7 @@ def _encoder(span: Span, limits: dict[str, int], *, v0: bool) -> Term:
         UnsupportedError: V0, and more than one a prompt.
     """
     if v0 and max(limits.values(), default=1) > 1:
-        raise UnsupportedError(
+        raise NotModelledError(
             "V0's profile encodes as many inputs as limit_mm_per_prompt allows: that is not"
             " modelled for more than one",
             hint="set it to one of each kind, or give a later version (0.11.0 or newer)",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from kvcalc.core.attention import CompressedAttention, Indexer, SlidingMla
 from kvcalc.core.dtypes import cache_dtype
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.engines.vllm.settings import Settings
 from kvcalc.engines.vllm.specs import Spec
@@ -71,7 +71,7 @@ def specs(cache: Cache, block: int) -> Iterator[Spec]:
             yield spec.aligned(_ALIGNMENT)
             yield _waiting(cache, ratio)
         case _:
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"a {cache.kind} cache beside compressed ones is not known to vLLM",
                 hint="use --engine none for the model's own arithmetic",
             )

@@ -10,7 +10,12 @@ from typing import NamedTuple
 
 from kvcalc.core.attention import FullAttention, SlidingWindow
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    InvalidValueError,
+    NotModelledError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 
@@ -84,7 +89,7 @@ def _drafting(model: ModelSpec, method: str, draft: str | ModelSpec | None) -> t
         )
     if method in ("eagle", "eagle3"):
         return (_eagle_head(model),)
-    raise UnsupportedError(
+    raise NotModelledError(
         "the draft model is not named",
         hint="name it: --draft-model NAME, or Deployment.draft_model",
     )
@@ -96,7 +101,7 @@ def _eagle_head(model: ModelSpec) -> LayerRun:
         if isinstance(cache, (FullAttention, SlidingWindow)):
             full = FullAttention(num_kv_heads=cache.num_kv_heads, head_dim=cache.head_dim)
             return LayerRun(count=1, caches=(full,))
-    raise UnsupportedError(
+    raise NotModelledError(
         "an EAGLE head's shape cannot be told from this model",
         hint="give the head itself: --draft-model NAME",
     )

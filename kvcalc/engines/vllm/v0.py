@@ -16,7 +16,7 @@ from kvcalc.core.attention import (
 )
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.dtypes import element_bytes, kv_dtype
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank, Rows
@@ -151,7 +151,7 @@ def _check(model: ModelSpec, settings: Settings) -> None:
             hint=f"choose a tensor parallel size that divides {heads}",
         )
     if settings.speculation is not None:
-        raise UnsupportedError(
+        raise NotModelledError(
             "V0 gives a draft model a cache of its own, which is not modelled",
             hint="leave speculation out, or give a later version (0.10.2 or newer)",
         )
@@ -162,7 +162,7 @@ def _check(model: ModelSpec, settings: Settings) -> None:
     for _, cache in model.caches():
         known = (FullAttention, SlidingWindow, ChunkedAttention, Mla)
         if cache.rows() and not isinstance(cache, known):
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"V0's rules for {cache.kind} caches are not known",
                 hint="use --engine none for the model's own arithmetic",
             )
@@ -251,7 +251,7 @@ def _payload(cache: Cache, stage: ModelSpec, settings: Settings) -> tuple[dict[s
             return payload, sum(payload.values())
         heads = (stage.num_attention_heads or 0) // settings.tp
         if not heads:
-            raise UnsupportedError(
+            raise NotModelledError(
                 "before 0.7.1 vLLM kept MLA as K and V of every query head, and their number is not"
                 " known",
                 hint="give a later version",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import UnknownReleaseError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines.vllm.card import Card
@@ -64,7 +64,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """
     deployment.refuse_others(_KNOWN, "vLLM on Ascend", "leave it out, or use --engine none")
     if deployment.engine_version not in (None, _COMMIT):
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"vllm-ascend {deployment.engine_version:.40} was not read", hint=f"{_COMMIT} was"
         )
     return plan_on(_ASCEND, model, msgspec.structs.replace(deployment, engine_version=_VLLM))

@@ -14,7 +14,7 @@ from kvcalc.core.attention import (
     SlidingWindow,
 )
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.recurrent import GatedDeltaNet, Mamba2
@@ -44,7 +44,7 @@ def describe(model: ModelSpec, settings: Settings, share: ModelSpec, notes: list
             of blocks' K rows fills.
     """
     if settings.kv_dtype not in ("auto", settings.dtype):
-        raise UnsupportedError(
+        raise NotModelledError(
             f"vllm-ascend's {settings.kv_dtype} cache is not modelled",
             hint="kv_cache_dtype auto; quantised caches (C8) come with the checkpoint",
         )
@@ -86,7 +86,7 @@ def _check(cache: Cache, model: ModelSpec) -> None:
     keys = isinstance(cache, Indexer) and cache == Indexer(index_head_dim=cache.index_head_dim)
     if keys or isinstance(cache, known):
         return
-    raise UnsupportedError(
+    raise NotModelledError(
         f"how vllm-ascend keeps the {cache.kind} caches of {model.name} is not modelled",
         hint="use --engine vllm for NVIDIA cards, or --engine none",
     )
@@ -104,12 +104,12 @@ def _covering(
         UnsupportedError: K rows of no whole number of kernels' blocks are as large as the state.
     """
     if not isinstance(first, FullAttention):
-        raise UnsupportedError(
+        raise NotModelledError(
             f"how vllm-ascend keeps {first.kind} layers beside states is not modelled",
             hint="use --engine none for this model",
         )
     if settings.state_mode == "all":
-        raise UnsupportedError(
+        raise NotModelledError(
             "how vllm-ascend keeps a state at every block is not modelled",
             hint="leave prefix caching off for this model",
         )

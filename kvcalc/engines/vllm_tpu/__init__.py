@@ -12,7 +12,11 @@ from functools import partial
 import msgspec
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import UnknownNameError, UnsupportedError
+from kvcalc.core.errors import (
+    NotModelledError,
+    UnknownNameError,
+    UnknownReleaseError,
+)
 from kvcalc.core.kind import divide
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
@@ -60,7 +64,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """
     deployment.refuse_others(_KNOWN, "vLLM on TPUs", "leave it out, or use --engine none")
     if deployment.engine_version not in (None, _COMMIT):
-        raise UnsupportedError(
+        raise UnknownReleaseError(
             f"tpu-inference {deployment.engine_version:.40} was not read", hint=f"{_COMMIT} was"
         )
     given = {k: v for k, v in deployment.engine_args.items() if v is not None}
@@ -106,7 +110,7 @@ def _check_split(model: ModelSpec, settings: Settings) -> None:
         UnsupportedError: MLA over several chips, which share sequences instead of rows.
     """
     if settings.tp > 1 and any(cache.kind == "mla" for _, cache in model.caches()):
-        raise UnsupportedError(
+        raise NotModelledError(
             "tpu-inference serves MLA with attention data parallelism: chips share sequences, and"
             " how many of them do is not modelled",
             hint="plan one chip (tensor_parallel_size 1) and the sequences that it gets",

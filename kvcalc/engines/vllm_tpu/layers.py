@@ -12,7 +12,7 @@ from kvcalc.core.attention import (
     Mla,
     SlidingWindow,
 )
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import round_up
@@ -67,7 +67,7 @@ def word_bytes(settings: Settings) -> int:
     """
     if settings.kv_dtype not in _WORDS or settings.dtype == "float32":
         name = settings.dtype if settings.kv_dtype == "auto" else settings.kv_dtype
-        raise UnsupportedError(
+        raise NotModelledError(
             f"how a TPU packs a {name} cache is not modelled",
             hint="kv_cache_dtype: auto or fp8",
         )
@@ -124,7 +124,7 @@ def _check(cache: Cache, model: ModelSpec) -> None:
     if isinstance(cache, Mla):
         return
     if not isinstance(cache, (FullAttention, SlidingWindow, ChunkedAttention)):
-        raise UnsupportedError(
+        raise NotModelledError(
             f"how tpu-inference keeps the {cache.kind} caches of {model.name} is not modelled",
             hint="use --engine vllm for NVIDIA cards, or --engine none",
         )

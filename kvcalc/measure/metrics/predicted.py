@@ -12,7 +12,7 @@ import msgspec
 
 from kvcalc.core.capacity import Capacity, capacity
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import KvcalcError, UnsupportedError
+from kvcalc.core.errors import KvcalcError, NotModelledError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.server_metrics import MetricsDifference, PredictedCapacity, ServerMetrics
@@ -55,7 +55,7 @@ def compared(
     budget = kv_cache_bytes if kv_cache_bytes is not None else server.kv_cache_bytes
     found, own = _capacity(model, asked, made, server, budget)
     if found is None:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"nothing on the page says how large the cache of {made.engine} is",
             hint="give the bytes of each rank's cache (--kv-memory)",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnsupportedError, nearest
+from kvcalc.core.errors import NotModelledError, UnsupportedError, nearest
 from kvcalc.models.gguf import families, recurrent, rules
 from kvcalc.models.gguf.rules import Rule
 from kvcalc.models.text import shown
@@ -157,7 +157,7 @@ def architecture(name: str, file: str) -> Architecture:
         )
     close = nearest(name, ARCHITECTURES)
     guess = f"nearest: {', '.join(close)}; " if close else ""
-    raise UnsupportedError(
+    raise NotModelledError(
         f"unknown architecture {shown(name)}",
         hint=f"{guess}kvcalc knows those of llama.cpp b11434; describe the model in a preset",
         where=file,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvcalc.core.attention import FullAttention
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.models.hf_config.fields import MAX_LAYERS, Fields
 from kvcalc.models.hf_config.parts import Caches, Layers, head_dim, heads, num_layers, runs
 
@@ -36,7 +36,7 @@ def _attention(block: Fields, query_heads: int, size: int) -> Caches:
         return ()
     for key in ("window_length", "num_sink_tokens", "sparsify"):
         if attention.get(key):
-            raise UnsupportedError(
+            raise NotModelledError(
                 f"{attention.name(key)} is set: attention to some tokens only is not modelled",
                 hint="no published model of this architecture uses it",
                 where=block.where,

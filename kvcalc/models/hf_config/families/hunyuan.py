@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvcalc.core.attention import SharedKv
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.models.hf_config.fields import MAX_LAYERS, Fields
 from kvcalc.models.hf_config.parts import Caches, Layers, full_attention, num_layers, runs
 
@@ -17,7 +17,7 @@ def read(f: Fields) -> Layers:
     factor reads the K and V of the last one that is.
     """
     if f.flag("use_mla", default=False):
-        raise UnsupportedError(
+        raise NotModelledError(
             "use_mla is true: Hunyuan's latent attention is not modelled",
             hint="no published Hunyuan model uses it",
             where=f.where,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.core.recurrent import Rwkv
 from kvcalc.models.hf_config.fields import Fields
 from kvcalc.models.hf_config.parts import Layers, num_layers, same
@@ -22,7 +22,7 @@ def read(f: Fields) -> Layers:
     if version is None:
         raise f.missing("model_type")
     if version not in _KNOWN:
-        raise UnsupportedError(
+        raise NotModelledError(
             f"model_type {version!r:.60} of RWKV is not modelled: RWKV-4 keeps three numbers a"
             " channel, not a square state a head",
             hint=f"known: {', '.join(_KNOWN)}",

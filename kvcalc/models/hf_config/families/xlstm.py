@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError
 from kvcalc.models.hf_config.fields import Fields
 from kvcalc.models.hf_config.parts import Layers
 
@@ -15,7 +15,7 @@ def read(f: Fields) -> Layers:
     Raises:
         UnsupportedError: always.
     """
-    raise UnsupportedError(
+    raise NotModelledError(
         "xLSTM keeps a matrix, a vector and a number a head, a kind of state that is not modelled",
         hint="it has no KV cache: its state does not grow with the sequence",
         where=f.where,
