@@ -182,6 +182,7 @@ def check(
     asserts: Mapping[str, object] | None = None,
     sequences: int | None = None,
     settings: str | os.PathLike[str] | None = None,
+    allow_skips: bool = False,
 ) -> CheckReport:
     """Check what will be deployed, as `kvcalc check` does.
 
@@ -198,6 +199,7 @@ def check(
         asserts: assertions for every deployment: {"min_max_concurrency": 32}.
         sequences: the goal of `fits`: so many sequences of the maximum at once.
         settings: a kvcalc.yaml whose assertions and models hold for every path.
+        allow_skips: that no assertion could be asked, of any deployment, is no failure.
 
     Raises:
         UsageError: there is nothing to check.
@@ -220,4 +222,5 @@ def check(
         models=tuple(f"{name}={source}" for name, source in (models or {}).items()),
         assertions=tuple(parse_assertion(n, limit) for n, limit in (asserts or {}).items()),
     )
-    return run(gather([os.fspath(path) for path in paths], words, options), figures=True)
+    targets = gather([os.fspath(path) for path in paths], words, options)
+    return run(targets, figures=True, allow_skips=allow_skips)

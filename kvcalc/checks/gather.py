@@ -27,7 +27,16 @@ from kvcalc.core.credentials import without_credentials
 from kvcalc.core.errors import InputError, KvcalcError, UsageError
 from kvcalc.core.units import format_bytes
 from kvcalc.manifests.found import Attached, Server
-from kvcalc.manifests.sources import Folder, Source, charts_of, decoded, find, is_values_of
+from kvcalc.manifests.sources import (
+    Folder,
+    NoServerError,
+    PassedOverError,
+    Source,
+    charts_of,
+    decoded,
+    find,
+    is_values_of,
+)
 from kvcalc.models.text import printable
 
 __all__ = ["Options", "gather", "read_settings"]
@@ -167,36 +176,35 @@ def _within_card(options: Options) -> None:
 def _of_path(
     path: str, options: Options, context: Context, stdin: bytes | None
 ) -> Iterator[Target]:
-    found: list[tuple[Source, str | None, list[Server]]] = []
+    found: list[tuple[Source, list[Server], list[Target]]] = []
     for source in find([path], stdin):
         name = source.name.lower()
         text = _text_of(source) if name == "-" or name.endswith((".yaml", ".yml")) else None
-        if text is not None and is_check_file(source.name, text):
-            found.append((source, text, []))
-        else:
-            found.append((source, None, _servers(source)))
-    charts = charts_of(source.name for source, _, servers in found if servers)
-    for source, text, servers in found:
-        if text is not None:
-            yield from _of_check_file(source, text, options)
-        elif not is_values_of(source.name, charts):
+        try:
+            if text is not None and is_check_file(source.name, text):
+                found.append((source, [], list(_of_check_file(source, text, options))))
+            else:
+                found.append((source, _servers(source), []))
+        except KvcalcError as error:
+            if source.given:
+                raise
+            found.append((source, [], list(_unread(source.name, error))))
+    charts = charts_of(source.name for source, servers, _ in found if servers)
+    for source, servers, targets in found:
+        yield from targets
+        if not is_values_of(source.name, charts):
             yield from (of_server(server, context) for server in servers)
 
 
 def _servers(source: Source) -> list[Server]:
-    """Return the servers that a file starts; none where it was only met in a folder.
+    """Return the servers that a file starts.
 
     Raises:
-        InputError: it was named and starts none, or it is broken.
+        InputError: it cannot be read, or starts none.
     """
     from kvcalc.manifests.paths import servers_of  # runs of kvcalc.yaml alone do without
 
-    try:
-        return servers_of(source)
-    except InputError:
-        if source.given:
-            raise
-        return []
+    return servers_of(source)
 
 
 def _of_command(words: Sequence[str]) -> list[Server]:
@@ -264,12 +272,16 @@ def _load(name: str, file: CheckFile, loads: dict[str, Load]) -> Load:
 def _of_files(
     entry: Entry, file: CheckFile, context: Context, loads: tuple[Load, ...]
 ) -> Iterator[Target]:
-    paths = [os.path.join(file.folder, name) for name in entry.files]
-    started = [(source.name, _servers(source)) for source in find(paths)]
-    charts = charts_of(name for name, servers in started if servers)
-    servers = [
-        server for name, each in started if not is_values_of(name, charts) for server in each
-    ]
+    started: list[tuple[Source, list[Server]]] = []
+    for source in find(os.path.join(file.folder, name) for name in entry.files):
+        try:
+            started.append((source, _servers(source)))
+        except KvcalcError as error:
+            if source.given:
+                raise
+            yield from _unread(source.name, error)
+    charts = charts_of(source.name for source, _ in started)
+    servers = [s for source, each in started if not is_values_of(source.name, charts) for s in each]
     if entry.server is not None:
         names = [server.invocation.name for server in servers]
         servers = [s for s in servers if s.invocation.name == entry.server]
@@ -283,6 +295,16 @@ def _of_files(
         own = server.invocation.name
         name = entry.name if len(servers) == 1 else f"{entry.name}/{own}"
         yield of_server(server, context, entry, name=name, loads=loads)
+
+
+def _unread(path: str, error: KvcalcError) -> Iterator[Target]:
+    """Yield what is told of a file that was met in a folder and not read."""
+    if isinstance(error, NoServerError):
+        return
+    target = _unreadable(path, error)
+    if isinstance(error, PassedOverError):
+        target = target._replace(faults=(), reason=f"not read: {error.message}", hint=error.hint)
+    yield target
 
 
 def _unreadable(path: str, error: KvcalcError) -> Target:

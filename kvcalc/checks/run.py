@@ -38,7 +38,7 @@ from kvcalc.core.errors import (
     printable,
 )
 from kvcalc.core.metrics import METRICS
-from kvcalc.core.units import format_bytes, format_count
+from kvcalc.core.units import format_bytes, format_count, format_number_of
 from kvcalc.manifests.found import Finding
 
 __all__ = ["report_of", "run"]
@@ -57,13 +57,20 @@ _OF_PLAN = (
 _DEFAULT = parse_assertion("fits", given=True)
 
 
-def run(targets: Sequence[Target], *, figures: bool = False, show: bool = False) -> CheckReport:
+def run(
+    targets: Sequence[Target],
+    *,
+    figures: bool = False,
+    show: bool = False,
+    allow_skips: bool = False,
+) -> CheckReport:
     """Check every target.
 
     Args:
         targets: in the order of the files.
         figures: also the figures of every deployment.
         show: also what was read, and from which line.
+        allow_skips: a run in which no assertion could be asked is no failure.
     """
     known: dict[tuple[Any, ...], list[Sized]] = {}
     shared: dict[int, list[Finding]] = {}
@@ -76,7 +83,34 @@ def run(targets: Sequence[Target], *, figures: bool = False, show: bool = False)
         also = shared.get(id(target), ())
         results += map(hide(target.server), _Checked(target, sized, also).results())
         told.append(deployed(target, sized, figures=figures, show=show))
+    if not allow_skips:
+        results += _nothing_checked(targets, results)
     return report_of(results, tuple(told))
+
+
+def _nothing_checked(targets: Sequence[Target], results: Sequence[Check]) -> Iterator[Check]:
+    """Yield the failure of a run that asked nothing: it would else pass for one that is well."""
+    skips = [r for r in results if r.status == "skip"]
+    asked = any(r.operator is not None and r.status in ("pass", "warn", "fail") for r in results)
+    if not skips or asked or any(r.status in ("fail", "refused") for r in results):
+        return
+    levels = {t.levels.get("nothing-checked", "error") for t in targets}
+    level = next(each for each in _BY_FINDING.values() if each in levels or each == "note")
+    first, one = skips[0], len({r.name for r in skips}) == 1
+    if levels == {"off"}:
+        return
+    yield Check(
+        name=first.name if one else "kvcalc check",
+        assertion="nothing-checked",
+        level=level,
+        status=_STATUS[level],
+        message=f"nothing was checked: {format_number_of(len(skips), 'assertion')} could not be"
+        " asked",
+        hint=f"{first.hint}; or allow it: --allow-skips" if first.hint else "--allow-skips",
+        where=first.where if one else "",
+        file=first.file if one else "",
+        line=first.line if one else 0,
+    )
 
 
 def report_of(results: Iterable[Check], deployments: Iterable[Any]) -> CheckReport:

@@ -44,6 +44,10 @@ _ASKED = (
          help="Exit 1 for warnings, too, but for those of the baseline."),
     flag("fail_on_skip", "--fail-on-skip", panel=_A,
          help="Exit 1 for what could not be asked, too: no card, no model that is known."),
+    flag("strict", "--strict", panel=_A,
+         help="Exit 1 for warnings and skips, too: --fail-on-warn --fail-on-skip."),
+    flag("allow_skips", "--allow-skips", panel=_A,
+         help="Exit 0 though nothing was checked: no assertion could be asked of any deployment."),
     flag("no_fail", "--no-fail", panel=_A,
          help="Exit 0 though checks fail; 2 stays for what cannot be read."),
 )  # fmt: skip
@@ -75,19 +79,27 @@ def run(values: Values) -> None:
     """Check everything that is named.
 
     Raises:
-        Exit: 1 where a check failed, 2 where something could not be read.
+        Exit: 1 where a check failed or nothing was checked, 2 where something could not be read.
     """
     from kvcalc.checks.gather import gather
     from kvcalc.checks.run import run as run_checks
 
     options = _options(values)
     targets = gather(values["files"] or (), values.behind, options)
-    found = run_checks(targets, figures=_for_machines(values), show=values["show"])
+    found = run_checks(
+        targets,
+        figures=_for_machines(values),
+        show=values["show"],
+        allow_skips=values["allow_skips"],
+    )
     if values["baseline"] is not None:
         from kvcalc.checks.baseline import against, read_baseline
 
         found = against(found, read_baseline(values["baseline"]))
-    found = found.strict(fail_on_warn=values["fail_on_warn"], fail_on_skip=values["fail_on_skip"])
+    found = found.strict(
+        fail_on_warn=values["fail_on_warn"] or values["strict"],
+        fail_on_skip=values["fail_on_skip"] or values["strict"],
+    )
     emit("check", values, _echo(values), found.results, (), shown=_shown(found))
     code = found.exit_code(no_fail=values["no_fail"])
     if code:

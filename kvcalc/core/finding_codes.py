@@ -42,6 +42,7 @@ FINDING_CODES: Mapping[str, str] = {
     "mistyped": "a number, truth or text where the API server wants texts or a list",
     "newer-flag": "a flag of a later release",
     "no-program": "flags that no program reads",
+    "nothing-checked": "a run in which no assertion could be asked",
     "not-a-gpu": "devices that are no GPUs",
     "not-expanded": "a shell's variable where no shell stands",
     "not-modelled": "a setting that kvcalc does not count",

@@ -9,7 +9,7 @@ from kvcalc.core.errors import InputError
 from kvcalc.manifests.commands import read
 from kvcalc.manifests.found import Attached, Server
 from kvcalc.manifests.reading import read_source
-from kvcalc.manifests.sources import Source, charts_of, find, is_values_of
+from kvcalc.manifests.sources import NoServerError, Source, charts_of, find, is_values_of
 from kvcalc.manifests.sources import beside as seen_from
 
 __all__ = ["Found", "read_paths", "servers_of"]
@@ -42,6 +42,9 @@ def read_paths(paths: Iterable[str], stdin: bytes | None = None) -> Found:
     for source in find(paths, stdin):
         try:
             found.append((source, servers_of(source)))
+        except NoServerError:
+            if source.given:
+                raise
         except InputError as error:
             if source.given:
                 raise
@@ -60,8 +63,10 @@ def servers_of(source: Source) -> list[Server]:
     """Return the servers that a file starts, at least one.
 
     Raises:
-        InputError: as `read_source`.
+        InputError: as `read_source`; the source's own fault.
     """
+    if source.fault is not None:
+        raise source.fault
 
     def beside(path: str) -> Attached | None:
         text = source.folder.read(path)

@@ -14,7 +14,7 @@ from kvcalc.manifests.carriers.scripts import MENTIONS, of_shell
 from kvcalc.manifests.carriers.units import is_unit, of_unit
 from kvcalc.manifests.found import Attached, Invocation, Word
 from kvcalc.manifests.launches import Place
-from kvcalc.manifests.sources import Folder, decoded
+from kvcalc.manifests.sources import Folder, NoServerError, PassedOverError, decoded
 from kvcalc.manifests.templates import Lookup, Templates, lookup_of, marked
 
 __all__ = ["MAX_SERVERS", "read_source"]
@@ -63,7 +63,9 @@ def read_source(
         values: Helm values for its templates, in place of those beside it.
 
     Raises:
-        InputError: it is no text, too large, broken (with the line), or starts no server.
+        NoServerError: it starts no server.
+        PassedOverError: a template that cannot be read without being rendered.
+        InputError: it is no text, too large, or broken (with the line).
     """
     whole = decoded(text, name)
     reader = _Reader(name, folder or Folder(), values)
@@ -76,12 +78,19 @@ def read_source(
         ) from None
     except InputError as error:
         error.where = error.where or printable(name)
-        raise
+        if not reader.templated:
+            raise
+        hint = "render it first: helm template . | kvcalc check -"
+        raise PassedOverError(
+            f"a template that cannot be read as it is: {error.message}",
+            hint=hint,
+            where=error.where,
+        ) from None
     if len(found) > MAX_SERVERS:
         message = f"starts {len(found)} servers, more than {MAX_SERVERS}"
         raise InputError(message, hint="split the file", where=printable(name))
     if not found:
-        raise InputError("starts no server that kvcalc knows", hint=_HINT, where=printable(name))
+        raise NoServerError("starts no server that kvcalc knows", hint=_HINT, where=printable(name))
     return _named([_at_home(each) for each in reader.finished(found)])
 
 
@@ -91,6 +100,7 @@ class _Reader:
         self.folder = folder
         self.values = values
         self.marks = Templates()
+        self.templated = False
 
     @property
     def place(self) -> Place:
@@ -146,6 +156,7 @@ class _Reader:
         """Put marks in place of templates, with the values that stand beside."""
         if "{{" not in text and "{%" not in text:
             return text
+        self.templated = True
         text, templates = marked(text, self.lookup(), self.marks)
         self.marks = templates
         return text

@@ -14,6 +14,8 @@ from kvcalc.core.errors import InputError, printable
 __all__ = [
     "MAX_BYTES",
     "Folder",
+    "NoServerError",
+    "PassedOverError",
     "Source",
     "beside",
     "charts_of",
@@ -44,11 +46,22 @@ _ENDINGS = (
     *(".j2", ".dockerfile", ".containerfile", ".modelfile", ".conf"),
 )
 _NAMES = re.compile(r"(?i)^(docker|container|model)file([.-].*)?$|\.(docker|container)file$")
+_OWN = re.compile(r"(?i)(?:^|[/.])kvcalc\.ya?ml$")
+_LARGE_JSON = 2**20
+_JSON_KEYS = re.compile(rb'"(?:apiVersion|services|image|command|cmd|args)"\s*:')
 _MARKERS = re.compile(
     rb"(?i)vllm|sglang|llama-server|llama\.cpp|llama-swap|trtllm|tensorrt|text-generation|"
     rb"lmdeploy|ollama|kserve|huggingfaceserver|llminferenceservice|llmkube|kaito|modelservice|"
     rb"LLMConfig|llm_configs|num_ctx"
 )
+
+
+class NoServerError(InputError):
+    """A file that can be read and starts no server: of no interest where it was merely met."""
+
+
+class PassedOverError(InputError):
+    """A file that is not read, though nothing is wrong with it: a template, a link elsewhere."""
 
 
 class Folder:
@@ -101,19 +114,22 @@ class Source(NamedTuple):
         text: what it holds.
         folder: the files beside it.
         given: it was named itself, not found in a folder: that it starts nothing is an error.
+        fault: why a file of a folder cannot be read; None where it was.
     """
 
     name: str
     text: bytes
     folder: Folder
     given: bool = True
+    fault: InputError | None = None
 
 
 def find(paths: Iterable[str], stdin: bytes | None = None) -> Iterator[Source]:
     """Yield the files that paths name: each file, and those of a folder that may start servers.
 
-    In a folder, hidden folders, what package managers install, links, binary and large files are
-    passed over, and so are files that name no engine.
+    In a folder, hidden folders and what package managers install are passed over, links to files
+    that are read themselves, and files that name no engine. What cannot be read and may name one
+    is a Source with a fault.
 
     Args:
         paths: files, folders, and `-` for stdin.
@@ -206,22 +222,24 @@ def _limited(size: int, where: str) -> None:
 
 
 def _read(path: str) -> bytes:
+    text = _head(path)
+    _limited(len(text), path)
+    return text
+
+
+def _head(path: str) -> bytes:
+    """Return a file's text, or more of it than a file may hold."""
     shown = printable(path)
     try:
-        found = os.stat(path)
-        _refuse_special(found.st_mode, path)
-        if stat.S_ISREG(found.st_mode):
-            _limited(found.st_size, path)
+        _refuse_special(os.stat(path).st_mode, path)
         with open(path, "rb") as file:
-            text = file.read(MAX_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
         hint = "give a file, a folder, or - for stdin"
         raise InputError(reason, hint=hint, where=shown) from None
     except ValueError:
         raise InputError("no path", hint="it holds a zero byte", where=shown) from None
-    _limited(len(text), path)
-    return text
 
 
 def _refuse_special(mode: int, path: str) -> None:
@@ -238,27 +256,69 @@ def _refuse_special(mode: int, path: str) -> None:
 
 def _walk(top: str) -> Iterator[Source]:
     looked = 0
-    for folder, folders, files in os.walk(top):
-        deep = os.path.relpath(folder, top).count(os.sep) >= _MOST_DEEP
-        folders[:] = [] if deep else sorted(f for f in folders if not _passed(f))
+    unread: list[OSError] = []
+    for folder, folders, files in os.walk(top, onerror=unread.append):
+        folders[:] = sorted(f for f in folders if not _passed(f))
+        if folders and os.path.relpath(folder, top).count(os.sep) >= _MOST_DEEP:
+            hint = "name the folders that hold deployments"
+            fault: InputError = PassedOverError(f"more than {_MOST_DEEP} folders deep", hint=hint)
+            yield Source(folder.removeprefix(_HERE), b"", Folder(), given=False, fault=fault)
+            folders.clear()
         for file in sorted(files):
             looked += 1
             if looked > _MOST_FILES:
                 hint = "name the folders that hold deployments"
                 message = f"more than {_MOST_FILES} files"
                 raise InputError(message, hint=hint, where=printable(top))
-            path = os.path.join(folder, file).removeprefix(_HERE)
-            if not (file.lower().endswith(_ENDINGS) or _NAMES.search(file)):
-                continue
-            try:
-                found = os.lstat(path)
-                if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
-                    continue
-                text = _read(path)
-            except (OSError, InputError):
-                continue
-            if _MARKERS.search(text) and b"\0" not in text[:4096]:
-                yield Source(path, text, Folder(folder), given=False)
+            if _is_named_so(file):
+                path = os.path.join(folder, file).removeprefix(_HERE)
+                yield from _met(path, top)
+    for error in unread:
+        reason = (error.strerror or "cannot be read").lower()
+        fault = InputError(reason, hint="let kvcalc read it, or name the folders beside it")
+        yield Source(str(error.filename), b"", Folder(), given=False, fault=fault)
+
+
+def _met(path: str, top: str) -> Iterator[Source]:
+    """Yield a file that was met in a folder, where it may start servers."""
+    text = b""
+    fault: InputError | None = None
+    inside = os.path.relpath(os.path.realpath(path), os.path.realpath(top))
+    within = inside.partition(os.sep)[0] != os.pardir
+    if os.path.islink(path) and within and os.path.isfile(path) and _is_walked(inside):
+        return  # it is met under its own name
+    try:
+        text = _head(path)
+        if not _mentions(path, text):
+            return
+        _limited(len(text), path)
+        if not within:
+            hint = "name the file that it leads to"
+            fault = PassedOverError("a link out of the folder", hint=hint)
+    except InputError as error:
+        fault = error
+    yield Source(path, text, Folder(os.path.dirname(path)), given=False, fault=fault)
+
+
+def _mentions(path: str, text: bytes) -> bool:
+    """Whether a file names an engine, in UTF-8 or UTF-16; large JSON is data, mostly."""
+    if _OWN.search(path):
+        return True
+    if path.endswith(".json") and len(text) > _LARGE_JSON and not _JSON_KEYS.search(text):
+        return False
+    return _MARKERS.search(text) is not None or (
+        b"\0" in text and _MARKERS.search(text.replace(b"\0", b"")) is not None
+    )
+
+
+def _is_walked(path: str) -> bool:
+    """Whether a file is met in a walk, by its path from the top."""
+    *folders, name = path.split(os.sep)
+    return not any(map(_passed, folders)) and _is_named_so(name)
+
+
+def _is_named_so(name: str) -> bool:
+    return name.lower().endswith(_ENDINGS) or _NAMES.search(name) is not None
 
 
 def _passed(folder: str) -> bool:

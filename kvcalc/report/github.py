@@ -14,11 +14,20 @@ from kvcalc.core.units import UnitSystem
 
 __all__ = ["as_commands"]
 
-_COMMANDS = {"refused": "error", "fail": "error", "warn": "warning", "note": "notice"}
+_COMMANDS = {
+    "refused": "error",
+    "fail": "error",
+    "warn": "warning",
+    "skip": "warning",
+    "note": "notice",
+}
 
 
 def as_commands(results: Sequence[Check], units: UnitSystem) -> str:
-    """Return one command a result that is not well; nothing for what passed or was skipped."""
+    """Return one command a result that is not well; nothing for what passed.
+
+    What was skipped is a warning: nobody knows whether it is well.
+    """
     return "".join(f"{line}\n" for line in _commands(results, units))
 
 

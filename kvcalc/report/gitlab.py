@@ -16,7 +16,13 @@ from kvcalc.core.units import UnitSystem
 
 __all__ = ["as_code_quality"]
 
-_SEVERITIES = {"refused": "critical", "fail": "major", "warn": "minor", "note": "info"}
+_SEVERITIES = {
+    "refused": "critical",
+    "fail": "major",
+    "warn": "minor",
+    "skip": "info",
+    "note": "info",
+}
 _NO_FILE = "kvcalc.yaml"
 """Where an entry is put that belongs to no file: each must have a path."""
 

@@ -70,7 +70,7 @@ def _case(result: Check, name: str, units: UnitSystem) -> list[str]:
         case "refused":
             inner = f'<error message={_attribute(said)} type="refused">{_text(body)}</error>'
         case "skip" | "off":
-            inner = f"<skipped message={_attribute(said)}/>"
+            inner = f"<skipped message={_attribute(said)}>{_text(body)}</skipped>"
         case "warn" | "note":
             inner = f"<system-out>{_text(f'{result.status}: {body}')}</system-out>"
         case _:

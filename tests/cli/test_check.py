@@ -583,13 +583,97 @@ def test_formats_agree_with_the_exit_code(
 
 def test_fail_on_skip() -> None:
     """What could not be asked is a failure where that is wanted."""
-    write(deploy=SKIPPED)
+    write(deploy=SKIPPED + "---\n" + CURED.replace("name: llama", "name: other"))
 
     assert call("check", "deploy.yaml").code == 0
-    strict = call("check", "deploy.yaml", "--fail-on-skip")
-    assert strict.code == 1
-    assert "FAIL     llama: fits: nothing says which card it runs on" in strict.out
-    assert call("check", "deploy.yaml", "--fail-on-skip", "--gpu", "h100-80gb").code == 0
+    for flag in ("--fail-on-skip", "--strict"):
+        strict = call("check", "deploy.yaml", flag)
+        assert strict.code == 1
+        assert "FAIL     llama: fits: nothing says which card it runs on" in strict.out
+        assert call("check", "deploy.yaml", flag, "--gpu", "h100-80gb").code == 0
+    assert call("check", "deploy.yaml", "--fail-on-warn").code == 0
+    write(deploy=WARNED)
+    assert call("check", "deploy.yaml", "--strict").code == 1
+
+
+@pytest.mark.parametrize("form", ALL_FORMATS)
+def test_a_check_that_checked_nothing_fails(form: str) -> None:
+    """Where no assertion could be asked, every format says so, with how to ask: exit code 1."""
+    write(deploy=SKIPPED)
+    nothing = call("check", "deploy.yaml", "-f", form)
+    allowed = call("check", "deploy.yaml", "-f", form, "--allow-skips")
+
+    assert (nothing.code, allowed.code) == (1, 0)
+    assert "nothing was checked" in nothing.out
+    assert "nothing was checked" not in allowed.out
+    for outcome in (nothing, allowed):
+        assert "nothing says which card it runs on" in outcome.out
+        assert "--gpu h100-80gb" in outcome.out
+    assert call("check", "deploy.yaml", "-f", form, "--no-fail").code == 0
+
+
+def test_one_assertion_that_is_asked_is_a_check() -> None:
+    """What needs no card is asked without one; a check of the same file with one is whole."""
+    write(deploy=SKIPPED)
+
+    assert call("check", "deploy.yaml", "--assert", "min_num_gpus=1").code == 0
+    assert call("check", "deploy.yaml", "--assert", "min_num_gpus=99").code == 1
+    assert (
+        call("check", "--allow-skips", "deploy.yaml", "--assert", "min_kv_cache_tokens=1").code == 0
+    )
+    assert call("check", "deploy.yaml", "--assert", "min_kv_cache_tokens=1").code == 1
+
+
+def test_levels_of_a_check_that_checked_nothing() -> None:
+    """kvcalc.yaml sets how much it counts, as of any finding."""
+    write(deploy=SKIPPED)
+    for level, code in (("off", 0), ("warn", 0), ("error", 1)):
+        write(kvcalc=f"findings: {{nothing-checked: {level}}}\n")
+        assert call("check", "deploy.yaml").code == code
+        assert ("nothing was checked" in call("check", "deploy.yaml").out) == (level != "off")
+
+
+BROKEN = {
+    "yaml": b"kind: Pod\nspec: {containers: [{command: [vllm, serve, a]}\n",
+    "latin-1": b"# caf\xe9\nkind: Pod\nspec: {containers: [{command: [vllm, serve, a]}]}\n",
+    "zero": b"kind: Pod\nspec: {containers: [{command: [vllm, serve, a]}]}\n\0",
+    "utf-16 without its mark": "kind: Pod # vllm\n".encode("utf-16-le"),
+    "large": b"kind: Pod # vllm\n" * 600_000,
+    "tab": b"kind: Pod # vllm\n\tspec: 1\n",
+    "settings": b"deployments:\n  - name: a\n    modle: llama-3.1-8b\n",
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_folder_with_a_file_that_cannot_be_read_does_not_pass(kind: str) -> None:
+    """What may be a deployment and cannot be read is told in every format: exit code 2."""
+    folder = Path("deploy")
+    folder.mkdir()
+    (folder / "good.yaml").write_text(CURED, encoding="utf-8")
+    name = "kvcalc.yaml" if kind == "settings" else "bad.yaml"
+    (folder / name).write_bytes(BROKEN[kind])
+
+    alone = call("check", f"deploy/{name}")
+    assert alone.code == 2
+    for form in ALL_FORMATS:
+        outcome = call("check", "deploy", "-f", form)
+        assert outcome.code == 2
+        assert f"deploy/{name}" in outcome.out
+    assert "PASS     llama" in call("check", "deploy").out
+
+
+def test_a_folder_with_a_template_that_cannot_be_read() -> None:
+    """It is skipped, with what renders it: kvcalc reads templates only as far as they are YAML."""
+    folder = Path("deploy")
+    folder.mkdir()
+    (folder / "good.yaml").write_text(CURED, encoding="utf-8")
+    (folder / "chart.yaml").write_text('a: [vllm\n{{ include "x" . }} b: ]: c\n', encoding="utf-8")
+    outcome = call("check", "deploy")
+
+    assert outcome.code == 0
+    assert "SKIP     deploy/chart.yaml: fits: not read: a template" in outcome.out
+    assert "helm template . | kvcalc check -" in outcome.out
+    assert call("check", "deploy", "--strict").code == 1
 
 
 def test_junit_names_differ() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from kvcalc.core.errors import InputError
 from kvcalc.manifests import Folder, find, read_paths, read_source
 from kvcalc.manifests.reading import MAX_SERVERS
-from kvcalc.manifests.sources import MAX_BYTES
+from kvcalc.manifests.sources import MAX_BYTES, PassedOverError
 
 NAMES = ("x.yaml", "x.sh", "Dockerfile", "x.service", "x.md", "x.tf", "x.tpl", "-", "Modelfile")
 
@@ -104,29 +106,93 @@ def test_other_encodings() -> None:
 
 
 def test_folders_are_walked(tmp_path: Path) -> None:
-    """Hidden, installed, binary, large, linked and unrelated files are passed over."""
+    """Hidden, installed and unrelated files are passed over, and so is a link to a file in it."""
     serve = "vllm serve a\n"
-    for path in ("a.sh", "b/c.sh", ".git/d.sh", "node_modules/e.sh", "b/f.py", "b/big.yaml"):
+    for path in ("a.sh", "b/c.sh", ".git/d.sh", "node_modules/e.sh", "b/f.txt"):
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(serve, encoding="utf-8")
-    (tmp_path / "b/big.yaml").write_bytes(b"# vllm\n" * (MAX_BYTES // 7 + 1))
-    (tmp_path / "b/zero.yaml").write_bytes(b"vllm\0")
     (tmp_path / "b/other.yaml").write_text("a: 1\n", encoding="utf-8")
+    (tmp_path / "b/binary.yaml").write_bytes(bytes(range(256)))
     (tmp_path / "b/link.sh").symlink_to(tmp_path / "a.sh")
+    (tmp_path / "b/loop").symlink_to(tmp_path)
     (tmp_path / "broken.yaml").write_text("vllm: [\n", encoding="utf-8")
+    (tmp_path / "wide.sh").write_bytes(serve.encode("utf-16"))
 
     found = [Path(source.name).name for source in find([str(tmp_path)])]
-    assert sorted(found) == ["a.sh", "broken.yaml", "c.sh"]
-    assert not any(source.given for source in find([str(tmp_path)]))
+    assert sorted(found) == ["a.sh", "broken.yaml", "c.sh", "wide.sh"]
+    assert not any(source.given or source.fault for source in find([str(tmp_path)]))
 
     result = read_paths([str(tmp_path)])
-    assert len(result.servers) == 2
+    assert len(result.servers) == 3
     assert ["broken.yaml" in str(error) for error in result.passed] == [True]
     with pytest.raises(InputError, match="not valid YAML"):
         read_paths([str(tmp_path / "broken.yaml")])
     with pytest.raises(InputError, match="no such file"):
         read_paths([str(tmp_path / "none")])
+
+
+def test_links_of_a_folder(tmp_path: Path) -> None:
+    """What Kubernetes mounts is read; a link that leads elsewhere or nowhere is told."""
+    mount, other = tmp_path / "mount", tmp_path / "other"
+    for folder in (mount / "..data", other):
+        folder.mkdir(parents=True)
+        (folder / "a.sh").write_text("vllm serve a\n", encoding="utf-8")
+    (other / "b.sh").write_text("echo\n", encoding="utf-8")
+    (mount / "a.sh").symlink_to("..data/a.sh")
+    (mount / "out.sh").symlink_to(other / "a.sh")
+    (mount / "unrelated.sh").symlink_to(other / "b.sh")
+    (mount / "loop.yaml").symlink_to("loop.yaml")
+    (mount / "nowhere.yaml").symlink_to("none.yaml")
+
+    found = {Path(s.name).name: s.fault for s in find([str(mount)])}
+    assert sorted(found) == ["a.sh", "loop.yaml", "nowhere.yaml", "out.sh"]
+    assert found["a.sh"] is None
+    assert isinstance(found["out.sh"], PassedOverError)
+    assert "no such file" in str(found["nowhere.yaml"])
+    assert "too many levels of symbolic links" in str(found["loop.yaml"])
+
+
+def test_what_of_a_folder_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file, a folder, a pipe: each is told by its path."""
+    (tmp_path / "secret.yaml").write_text("a: 1\n", encoding="utf-8")
+    (tmp_path / "inner").mkdir()
+    os.mkfifo(tmp_path / "pipe.yaml")
+    real, scan = open, os.scandir
+
+    def opened(path: Any, *arguments: Any, **options: Any) -> Any:
+        if str(path).endswith("secret.yaml"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *arguments, **options)
+
+    def scanned(path: Any) -> Any:
+        if str(path).endswith("inner"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr("builtins.open", opened)
+    monkeypatch.setattr("os.scandir", scanned)
+    found = {Path(s.name).name: str(s.fault) for s in find([str(tmp_path)])}
+
+    assert sorted(found) == ["inner", "pipe.yaml", "secret.yaml"]
+    assert "permission denied" in found["inner"]
+    assert "permission denied" in found["secret.yaml"]
+    assert "named pipe" in found["pipe.yaml"]
+
+
+def test_large_and_deep_files_of_a_folder(tmp_path: Path) -> None:
+    """Too large a file is told where it names an engine; a model's own JSON is passed over."""
+    (tmp_path / "big.yaml").write_bytes(b"# vllm\n" * (MAX_BYTES // 7 + 1))
+    (tmp_path / "data.yaml").write_bytes(b"# data\n" * (MAX_BYTES // 7 + 1))
+    (tmp_path / "tokenizer.json").write_bytes(b'{"v": ["ollama"' + b', "x"' * 600_000 + b"]}")
+    deep = tmp_path.joinpath(*["d"] * 30)
+    deep.mkdir(parents=True)
+    (deep / "a.sh").write_text("vllm serve a\n", encoding="utf-8")
+
+    found = {Path(s.name).name: s.fault for s in find([str(tmp_path)])}
+    assert sorted(found) == ["big.yaml", "d"]
+    assert "larger than 8 MiB" in str(found["big.yaml"])
+    assert "folders deep" in str(found["d"])
 
 
 def test_stdin() -> None:
