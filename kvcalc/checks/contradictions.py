@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvcalc.checks.gpu_findings import on_requests
+from kvcalc.checks.gpu_findings import on_requests, on_shared_memory
 from kvcalc.checks.plan_findings import on_plan
 from kvcalc.checks.sized import Sized
 from kvcalc.checks.targets import Target
@@ -37,6 +37,7 @@ def contradictions(
 
 def _all(target: Target, sized: Sized | None, *, only_plan: bool) -> Iterator[Finding]:
     yield from on_requests(target)
+    yield from on_shared_memory(target)
     if sized is None:
         return
     for finding in on_plan(target, sized):

@@ -1,4 +1,10 @@
-"""GPUs: what a file asks for against what its server uses, and the share that it takes of them."""
+"""GPUs: what a file asks for against what its server uses, and what its ranks share.
+
+Ranks of one node hand data on in /dev/shm: NCCL where GPUs cannot reach each other, and the queues
+of the engines (vLLM: distributed/device_communicators/shm_broadcast.py). Their docs ask for more
+than a container has by itself: vLLM "use the ipc=host flag or --shm-size", TGI `--shm-size 1g`,
+SGLang `--shm-size 32g`, TensorRT-LLM `--ipc host`, LMDeploy `--ipc=host`.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +18,38 @@ from kvcalc.checks.shares_of_cards import shares_that_pass
 from kvcalc.checks.targets import Target
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.units import cdiv, format_number_of
+from kvcalc.core.units import cdiv, format_bytes, format_number_of
 from kvcalc.manifests.found import Finding, GpuRequest, Server
+from kvcalc.manifests.requests import DEFAULT_SHM
 from kvcalc.sizing.sizes import sizes_of
 
-__all__ = ["on_requests", "share_of"]
+__all__ = ["on_requests", "on_shared_memory", "share_of"]
 
 _BY_RANKS = ("vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi", "vllm-ascend")
 """Engines that use as many devices as they are told; others take what they find."""
 
 _OF_THE_CARD = ("vllm", "vllm-ascend")
+_MORE_SHM = {
+    "compose": "add ipc: host, or shm_size: 16gb",
+    "shell": "add --ipc=host, or --shm-size 16g",
+    "command": "add --ipc=host, or --shm-size 16g",
+    "systemd": "add --ipc=host, or --shm-size 16g",
+    "quadlet": "add ShmSize=16g, or PodmanArgs=--ipc=host",
+}
+_MORE_SHM_OF_POD = "mount an emptyDir with medium: Memory at /dev/shm"
 _OF_RANKS = ("_parallel_size", "tp_size", "pp_size", "dp_size", "nnodes")
 """How the names of settings end that say how many ranks there are."""
 
 
 def on_requests(target: Target) -> Iterator[Finding]:
     """Yield what is wrong between the devices asked for and the ranks of the engine."""
-    server, question = target.server, target.question
+    server = target.server
     if server is None or target.engine not in _BY_RANKS:
         return
     gpu = server.invocation.gpu
-    if not _ranks_told(server, str(target.engine)):
+    deployment = _deployment(target, server)
+    if deployment is None:
         return
-    if question is not None:
-        deployment = question.deployment
-    else:
-        try:
-            deployment = _sizes_only(server, str(target.engine))
-        except KvcalcError:
-            return
     wanted, nodes = wanted_gpus(server, deployment)
     asked, how = _asked(gpu)
     line = gpu.line or server.invocation.line
@@ -67,6 +76,42 @@ def on_requests(target: Target) -> Iterator[Finding]:
             amount=idle,
         )
     yield from _divided(target, gpu, line)
+
+
+def on_shared_memory(target: Target) -> Iterator[Finding]:
+    """Yield that the ranks of a container have no more of /dev/shm than it has by itself."""
+    server = target.server
+    if server is None or target.engine not in _BY_RANKS or server.invocation.shm_bytes is None:
+        return
+    size = server.invocation.shm_bytes
+    deployment = _deployment(target, server)
+    if deployment is None or size > DEFAULT_SHM:
+        return
+    wanted, nodes = wanted_gpus(server, deployment)
+    ranks = cdiv(wanted, nodes)
+    if ranks < 2:  # noqa: PLR2004 - one hands on nothing
+        return
+    carrier = server.invocation.carrier
+    yield Finding(
+        "small-shared-memory",
+        "warning",
+        f"{format_number_of(ranks, 'rank')} share data in /dev/shm, of which the container has"
+        f" {format_bytes(size)}: NCCL and the engine's queues may not start, or die under load",
+        _MORE_SHM.get(carrier, _MORE_SHM_OF_POD),
+        server.invocation.line,
+    )
+
+
+def _deployment(target: Target, server: Server) -> Deployment | None:
+    """Return what says how many ranks there are; None where nothing does."""
+    if not _ranks_told(server, str(target.engine)):
+        return None
+    if target.question is not None:
+        return target.question.deployment
+    try:
+        return _sizes_only(server, str(target.engine))
+    except KvcalcError:
+        return None
 
 
 def _ranks_told(server: Server, engine: str) -> bool:

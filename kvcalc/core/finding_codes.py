@@ -59,6 +59,7 @@ FINDING_CODES: Mapping[str, str] = {
     "share-without-effect": "a share beside the bytes of the cache",
     "shared-card": "servers on one card whose shares hang on the order of their starts",
     "shares-over-card": "servers that take more than their card",
+    "small-shared-memory": "ranks in a container whose /dev/shm is the default",
     "speculation-costs-cache": "what speculation takes of the cache",
     "stray-word": "a word that belongs to no flag",
     "too-few-gpus": "more ranks than devices",

@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kvcalc.manifests.found import GpuRequest, Word
-from kvcalc.manifests.requests import of_device, of_gpus_option, with_visible
+from kvcalc.manifests.requests import (
+    DEFAULT_SHM,
+    SHM,
+    of_device,
+    of_gpus_option,
+    shm_size,
+    with_visible,
+)
 from kvcalc.manifests.substitution import read_env_file
 
 __all__ = ["Run", "docker_run"]
@@ -18,6 +25,8 @@ _BOOLEANS = {
     *("--disable-content-trust", "--quiet", "--tls-verify", "--rmi", "--no-hosts", "--env-host"),
 }
 _SHORT_BOOLEANS = re.compile(r"-[ditPq]+")
+_DETACHED = re.compile(r"-[itPqp]*d[ditPqp]*$|--detach(?:=true)?$")
+_MOUNTS = ("-v", "--volume", "--mount", "--tmpfs")
 _SHORT_VALUES = "aecfhlmpuvw"
 _MOST_BEFORE = 6  # words between `docker` and `run`
 _VERBS = {"run", "create"}
@@ -35,6 +44,8 @@ class Run(NamedTuple):
         name: that it is given; "" without.
         asks: whether it asks for devices.
         under_entry_point: the words come after the command that the image runs by itself.
+        detached: it runs on while what follows starts.
+        shm_bytes: the size of its own /dev/shm; None where it has the host's.
     """
 
     image: Word
@@ -44,6 +55,8 @@ class Run(NamedTuple):
     name: str
     asks: bool
     under_entry_point: bool = False
+    detached: bool = False
+    shm_bytes: int | None = None
 
 
 def docker_run(
@@ -63,8 +76,10 @@ def docker_run(
         return None
     options = _Options(outer, beside)
     while at < len(words) and _is_option(words, at):
+        options.detached |= _DETACHED.match(words[at].text) is not None
         name, value, at = _option(words, at)
         options.take(name, value)
+        options.share(name, value.text)
     if at >= len(words):
         return None
     return options.run(words[at], tuple(words[at + 1 :]))
@@ -93,6 +108,8 @@ class _Options:
         self.name = ""
         self.entry: tuple[Word, ...] | None = None
         self.asks = False
+        self.detached = False
+        self.shm: int | None = DEFAULT_SHM
 
     def take(self, option: str, value: Word) -> None:
         """Take one option."""
@@ -115,6 +132,15 @@ class _Options:
             case _:
                 pass
 
+    def share(self, option: str, value: str) -> None:
+        """Take an option that says what /dev/shm is; one out of a variable may be any."""
+        if option == "--shm-size":
+            self.shm = shm_size(value)
+        elif option == "--ipc" and value.startswith(("private", "shareable")):
+            return
+        elif option in ("", "--ipc") or (option in _MOUNTS and SHM in value):
+            self.shm = None
+
     def run(self, image: Word, rest: tuple[Word, ...]) -> Run:
         """Return the container of an image that is given these words."""
         return Run(
@@ -125,6 +151,8 @@ class _Options:
             self.name,
             self.asks or self.gpu.resource is not None,
             under_entry_point=self.entry is None,
+            detached=self.detached,
+            shm_bytes=self.shm,
         )
 
 

@@ -10,9 +10,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-__all__ = ["Attached", "Finding", "GpuRequest", "Invocation", "Level", "Server", "Setting", "Word"]
+__all__ = [
+    "Attached",
+    "Branch",
+    "Finding",
+    "GpuRequest",
+    "Invocation",
+    "Level",
+    "Server",
+    "Setting",
+    "Word",
+    "apart",
+]
 
 Level = Literal["error", "warning", "note"]
+
+Branch = tuple[tuple[tuple[int, ...], int], ...]
+"""The conditions that a command stands in, from the outermost, and the branch of each."""
+
+
+def apart(one: Branch, two: Branch) -> bool:
+    """Whether two commands stand in different branches of one condition: only one of them runs.
+
+    >>> apart((((1,), 0),), (((1,), 1), ((2,), 0)))
+    True
+    """
+    other = dict(two)
+    return any(condition in other and other[condition] != place for condition, place in one)
 
 
 class Word(NamedTuple):
@@ -128,7 +152,12 @@ class Invocation(NamedTuple):
         under_entry_point: the words come after the command that the image runs by itself
             (compose's `command`, a container's `args`), which the file does not replace.
         installed: package -> the release that the file itself installs (`pip install vllm==X`).
-        background: a script leaves it running while what follows starts (`&`).
+        background: a script leaves it running while what follows starts (`&`, `docker run -d`).
+        branch: the conditions of its script, or the profiles of its Compose file, that it starts
+            under.
+        after: the lines where servers of the same file begin that are ready before it starts.
+        shm_bytes: the size of its container's own /dev/shm; None where it is the host's, or nothing
+            says it.
     """
 
     name: str
@@ -148,6 +177,9 @@ class Invocation(NamedTuple):
     under_entry_point: bool = False
     installed: Mapping[str, str] = {}
     background: bool = False
+    branch: Branch = ()
+    after: tuple[int, ...] = ()
+    shm_bytes: int | None = None
 
 
 class Setting(NamedTuple):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kvcalc.manifests.found import Attached, Finding, GpuRequest, Invocation, Word
+from kvcalc.manifests.found import Attached, Branch, Finding, GpuRequest, Invocation, Word
 from kvcalc.manifests.requests import with_visible
 
 __all__ = [
@@ -75,6 +75,7 @@ class Launch(NamedTuple):
         installed: package -> the release that was installed before.
         findings: what is wrong with the command as it stands.
         background: it runs on while what follows starts.
+        branch, after, shm_bytes: see Invocation.
     """
 
     words: tuple[Word, ...]
@@ -88,6 +89,14 @@ class Launch(NamedTuple):
     installed: Mapping[str, str] = {}
     findings: tuple[Finding, ...] = ()
     background: bool = False
+    branch: Branch = ()
+    after: tuple[int, ...] = ()
+    shm_bytes: int | None = None
+
+    def within(self, *place: int) -> Launch:
+        """Return it with conditions that differ from those of scripts that stand elsewhere."""
+        branch = tuple(((*place, *condition), arm) for condition, arm in self.branch)
+        return self._replace(branch=branch)
 
     def started(self, name: str, carrier: str, file: str, line: int | None = None) -> Invocation:
         """Return the server as the file starts it, with the devices that its command asks for.
@@ -112,6 +121,9 @@ class Launch(NamedTuple):
             under_entry_point=self.under_entry_point,
             installed=self.installed,
             background=self.background,
+            branch=self.branch if line is None else self.within(line).branch,
+            after=self.after,
+            shm_bytes=self.shm_bytes,
         )
 
 

@@ -12,7 +12,7 @@ from kvcalc.core.errors import printable
 from kvcalc.manifests.commands.images import image_of
 from kvcalc.manifests.commands.programs import start_of
 from kvcalc.manifests.docker_run import Run, docker_run
-from kvcalc.manifests.found import Attached, Finding, Word
+from kvcalc.manifests.found import Attached, Branch, Finding, Word, apart
 from kvcalc.manifests.launched import (
     SHELL,
     Launch,
@@ -36,6 +36,11 @@ _SILENT = {"echo", "printf", "grep", "pkill", "pgrep", "which", "type", "pip", "
 _TERMINALS = {"tmux", "screen", "ssh", "su", "runuser", "watch", "xterm", "gnome-terminal"}
 _MOST_BEFORE = 40  # words before the command that counts
 _FLAG = re.compile(r"--?[A-Za-z]")
+_WAITS = re.compile(
+    r"(?:^|[ /])(?:sleep +([0-9]{1,6})s?|curl|wget|nc|wait[-_](?:for|until)\S*)(?= |$)"
+)
+_LEAST_SLEEP = 20  # seconds: a shorter sleep waits for no model to load
+_LONGEST_WAIT = 2_000  # characters of a command
 _MOST_SHOWN = 40
 
 
@@ -80,12 +85,15 @@ def of_script(
         depth=place.depth,
     )
     found: list[Launch] = []
-    branches: list[tuple[tuple[int, int], ...]] = []
+    branches: list[Branch] = []
     packages = dict(installed or {})
     before: Ran | None = None  # the last command that started a server
-    for ran in script.commands:
+    ready: tuple[int, ...] = ()  # the lines of those that the script has waited for
+    for number, ran in enumerate(script.commands):
         packages |= installed_by(ran.words)
         launches = _of_ran(ran, image, place, script.files)
+        if _waits(ran):
+            ready = tuple(each.line for each in found)
         if before is not None and _FLAG.match(ran.words[0].text):
             if ran.branch == before.branch:
                 found[-1] = found[-1]._replace(findings=(*found[-1].findings, _dropped(ran)))
@@ -93,17 +101,28 @@ def of_script(
             continue
         before = None
         if launches and closed:
-            if any(_apart(ran.branch, other) for other in branches):
+            alternatives = tuple(each for each in ran.branch if each[0][0] > 0)
+            if any(apart(alternatives, other) for other in branches):
                 continue
-            branches.append(ran.branch)
+            branches.append(alternatives)
         before = ran if launches else None
-        found += [
-            (
-                each if each.image else each._replace(installed={**packages, **each.installed})
-            )._replace(background=each.background or ran.background)
-            for each in launches
-        ]
+        for each in launches:
+            begun = each if each.image else each._replace(installed={**packages, **each.installed})
+            found.append(
+                begun._replace(
+                    background=begun.background or ran.background,
+                    branch=(*ran.branch, *begun.within(number, 0).branch),
+                    after=(*ready, *begun.after),
+                )
+            )
     return served(found), script
+
+
+def _waits(ran: Ran) -> bool:
+    """Whether a command waits for what was started before: a health check, a long sleep."""
+    text = " ".join(word.text for word in ran.words[:_MOST_BEFORE])[:_LONGEST_WAIT]
+    found = _WAITS.search(text)
+    return found is not None and (found[1] is None or int(found[1]) >= _LEAST_SLEEP)
 
 
 def _dropped(ran: Ran) -> Finding:
@@ -170,12 +189,6 @@ def of_container(
     ]
 
 
-def _apart(one: tuple[tuple[int, int], ...], two: tuple[tuple[int, int], ...]) -> bool:
-    """Whether two commands stand in different branches of one condition."""
-    other = dict(two)
-    return any(number in other and other[number] != place for number, place in one)
-
-
 def _of_ran(
     ran: Ran, image: str | None, place: Place, files: Mapping[str, Attached]
 ) -> list[Launch]:
@@ -229,7 +242,7 @@ def _behind(
             return _of_run(run, word.line or line, place, files)
         if base in _TERMINALS and rest and " " in rest[-1].text:
             inner, _ = of_script(rest[-1].text, rest[-1].line, env, place.inner, image=image)
-            return inner
+            return [each._replace(background=True) for each in inner]
         if not stands_before(words, at):
             return None
     return None
@@ -246,6 +259,12 @@ def _of_run(run: Run, line: int, place: Place, files: Mapping[str, Attached]) ->
         under_entry_point=run.under_entry_point,
     )
     return [
-        each._replace(gpu=run.gpu, name=each.name or run.name, attached={**files, **each.attached})
+        each._replace(
+            gpu=run.gpu,
+            name=each.name or run.name,
+            attached={**files, **each.attached},
+            background=each.background or run.detached,
+            shm_bytes=run.shm_bytes,
+        )
         for each in found
     ]

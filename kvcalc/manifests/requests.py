@@ -11,7 +11,9 @@ from kvcalc.manifests.found import Finding, GpuRequest, Word
 from kvcalc.manifests.gpu_tables import MIG_MIB
 
 __all__ = [
+    "DEFAULT_SHM",
     "PRODUCT_KEYS",
+    "SHM",
     "Copies",
     "copies_of",
     "of_count",
@@ -19,6 +21,8 @@ __all__ = [
     "of_gpus_option",
     "of_resources",
     "product_of",
+    "shm_of_pod",
+    "shm_size",
     "with_product",
     "with_visible",
     "word_of",
@@ -35,6 +39,11 @@ _DEVICES = (
 _DEVICE = re.compile(r"(?:huawei\.com/Ascend\w+|.+/(?:gpu|gpus|npu|tpu|gcu|dri|i915|xe|vgpu))")
 _MIG = re.compile(r"nvidia\.com/mig-(?:[a-z]+-)?(\d+g\.\d+gb)(?:\..*)?")
 _MIB = 2**20
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
+
+SHM = "/dev/shm"  # noqa: S108 - where a container has its shared memory
+DEFAULT_SHM = 64 * _MIB
+"""Of a container that nobody gives more: Docker, Podman and the runtimes of Kubernetes alike."""
 
 PRODUCT_KEYS = (
     *("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "accelerator"),
@@ -291,3 +300,25 @@ def with_product(request: GpuRequest, pod: Node) -> GpuRequest:
     if not request.line:
         request = request._replace(line=product.line, file=product.file)
     return request._replace(product=product, product_key=key, choices=choices)
+
+
+def shm_size(text: str) -> int | None:
+    """Return a size as Docker, Compose and Kubernetes take it; None where it is none.
+
+    >>> shm_size("16gb"), shm_size("8Gi"), shm_size("67108864")
+    (17179869184, 8589934592, 67108864)
+    """
+    found = _SIZE.fullmatch(text.strip().strip("\"'"))
+    if found is None:
+        return None
+    return int(float(found[1]) * 1024 ** "bkmgt".index(found[2].lower() or "b"))
+
+
+def shm_of_pod(pod: Node, container: Node) -> int | None:
+    """Return the size of a container's own /dev/shm; None where a volume or the host gives it."""
+    mounts = [each for each in container.get("volumeMounts").items if "mountPath" in each]
+    if pod.get("hostIPC").is_true or any(not each.get("mountPath").text for each in mounts):
+        return None
+    if any(each.get("mountPath").text.rstrip("/") == SHM for each in mounts):
+        return None
+    return DEFAULT_SHM

@@ -61,6 +61,8 @@ def server(
     args: Mapping[str, str | int | float | bool | None] | None = None,
     other: Mapping[str, str | int | float | bool | None] | None = None,
     findings: tuple[Finding, ...] = (),
+    background: bool = False,
+    after: tuple[int, ...] = (),
     **fields: str | float | bool | None,
 ) -> Server:
     """Return a server of deploy.yaml, its settings from line 11 on, one a line."""
@@ -71,6 +73,8 @@ def server(
         line=5,
         env={key: Word(value, 20) for key, value in (env or {}).items()},
         gpu=gpus() if gpu is None else gpu,
+        background=background,
+        after=after,
         nodes=nodes,
         replicas=replicas,
     )

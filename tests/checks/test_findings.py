@@ -179,17 +179,23 @@ def test_nothing_to_say() -> None:
     assert [r.status for r in made.results] == ["pass"]
 
 
-def two(share: float, other: float, *, carrier: str = "compose") -> CheckReport:
-    def one(name: str, utilization: float) -> Server:
+def two(
+    share: float, other: float, *, carrier: str = "compose", after: tuple[int, ...] = (5,)
+) -> CheckReport:
+    """Return what a check of two servers says, of which the second waits for the first."""
+
+    def one(name: str, utilization: float, *after: int) -> Server:
         return server(
             name=name,
             carrier=carrier,
             max_model_len=1024,
             gpu_memory_utilization=utilization,
             gpu=gpus(1, "nvidia-h200", resource="gpus", visible=("0",)),
+            background=carrier == "shell",
+            after=after,
         )
 
-    return report_on(one("a", share), one("b", other))
+    return report_on(one("a", share), one("b", other, *after))
 
 
 def test_two_on_one_device() -> None:
@@ -285,6 +291,207 @@ def test_shares_of_what_is_free() -> None:
     )
 
     assert by_code(made, "shared-card").status == "warn"
+
+
+def test_starts_that_nothing_orders() -> None:
+    """Each server measures while the other loads: told where nothing lets one wait."""
+    together = two(0.4, 0.4, after=())
+    assert by_code(together, "shared-card").status == "warn"
+    assert "service_healthy" in by_code(together, "shared-card").hint
+    assert codes(two(0.4, 0.4)) == []
+    assert codes(two(0.6, 0.6, after=())) == ["shares-over-card"]
+
+
+COMPOSE = """\
+services:
+  a:
+    image: vllm/vllm-openai:v0.33.0
+    command: --model meta-llama/Llama-3.1-8B --max-model-len 4096 --gpu-memory-utilization {share}
+    healthcheck: {{test: curl -sf localhost:8000/health}}
+    gpus: all
+    {a}
+  b:
+    image: vllm/vllm-openai:v0.33.0
+    command: --model meta-llama/Llama-3.1-8B --max-model-len 4096 --gpu-memory-utilization {share}
+    gpus: all
+    {b}
+"""
+
+
+@pytest.mark.parametrize(
+    ("share", "a", "b", "expected"),
+    [
+        (0.4, "", "", ["shared-card"]),
+        (0.4, "", "depends_on: [a]", ["shared-card"]),
+        (0.4, "", "depends_on: {a: {condition: service_started}}", ["shared-card"]),
+        (0.4, "", "depends_on: {a: {condition: service_healthy}}", []),
+        (0.4, "depends_on: {b: {condition: service_healthy}}", "", ["shared-card"]),
+        (0.4, "", "profiles: [other]", ["shared-card"]),
+        (0.4, "profiles: [one]", "profiles: [one]", ["shared-card"]),
+        (0.9, "profiles: [one]", "profiles: [other]", []),
+        (0.9, "", "profiles: [other]", ["shares-over-card"]),
+        (0.9, "", "environment: {CUDA_VISIBLE_DEVICES: 1}", []),
+        (0.9, "deploy: {replicas: 2}", "environment: {CUDA_VISIBLE_DEVICES: 1}",
+         ["shares-over-card"]),
+        (0.4, "scale: 2", "environment: {CUDA_VISIBLE_DEVICES: 1}", ["shared-card"]),
+    ],
+)  # fmt: skip
+def test_services_on_one_device(
+    share: float, a: str, b: str, expected: list[str], tmp_path: Path
+) -> None:
+    """Profiles part services, a health check orders them, and copies are on the same device."""
+    path = tmp_path / "compose.yaml"
+    path.write_text(COMPOSE.format(share=share, a=a, b=b), encoding="utf-8")
+    report = run(gather([str(path)], (), Options(gpu="h100-80gb")))
+    assert [code for code in codes(report) if code.startswith("share")] == expected
+
+
+ONE = "CUDA_VISIBLE_DEVICES=0 vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192"
+RUN, IMAGE = "docker run --gpus all", "vllm/vllm-openai"
+TWO_SCRIPTS = "bash -c 'if [ $P ]; then {} & fi'\nbash -c 'if [ $P ]; then :; else {} & fi'\n"
+SHELLS = {
+    "case": ('case "$P" in\n a) {} & ;;\n b) {} & ;;\nesac\n', False),
+    "if": ('if [ "$P" = a ]; then\n {} &\nelse\n {} &\nfi\n', False),
+    "elif": ("if [ $P = a ]; then\n {} &\nelif [ $P = b ]; then\n {} &\nfi\n", False),
+    "nested": ("if [ $P = a ]; then\n if [ $Q ]; then {} & fi\nelse\n {} &\nfi\n", False),
+    "or": ("{} || {}\n", False),
+    "functions": ("a() {{ {} & }}\nb() {{ {} & }}\ncase $1 in a) a;; *) b;; esac\n", False),
+    "chosen by a word": ('a() {{ {} & }}\nb() {{ {} & }}\n"$1"\n', False),
+    "exit": ("if [ $P = a ]; then\n {} & wait; exit\nfi\n{} &\n", False),
+    "exit in a case": ("case $P in a) {} & wait; exit ;; esac\n{} &\n", False),
+    "in front": ("{}\n{}\n", False),
+    "a subshell's exit": ("( if [ $P ]; then exit; fi )\n{} &\n{} &\n", True),
+    "both functions": ("a() {{ {} & }}\nb() {{ {} & }}\na\nb\n", True),
+    "one branch": ("if [ $P = a ]; then\n {} &\n {} &\nfi\n", True),
+    "two conditions": ("if [ $P ]; then\n {} &\nfi\nif [ $Q ]; then\n {} &\nfi\n", True),
+    "the last in front": ("{} &\n{}\n", True),
+    "detached": (f"{RUN} -d {IMAGE} {{0}}\n{RUN} --detach {IMAGE} {{0}}\n", True),
+    "in front of all": (f"{RUN} --rm {IMAGE} {{0}}\n{RUN} {IMAGE} {{0}}\n", False),
+    "two scripts": (TWO_SCRIPTS, True),
+    "a program decides": ("if nvidia-smi; then {} & else {} & fi\n", False),
+    "a pipe decides": ("if ps | grep -q a; then {} & else {} & fi\n", False),
+    "terminals": ('tmux new -d -s a "{}"\ntmux new -d -s b "{}"\n', True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SHELLS)
+def test_branches_that_exclude_each_other(kind: str, tmp_path: Path) -> None:
+    """Of a script's servers those share a device that can run at the same time."""
+    text, shared = SHELLS[kind]
+    one = ONE.partition("serve ")[2] if "{0}" in text else ONE
+    path = tmp_path / "run.sh"
+    path.write_text(text.format(one, one), encoding="utf-8")
+    report = run(gather([str(path)], (), Options(gpu="h200")))
+
+    assert len({r.name for r in report.results}) == 2, report.results
+    assert ("shares-over-card" in codes(report)) == shared
+
+
+@pytest.mark.parametrize(
+    ("between", "ordered"),
+    [
+        ("until curl -sf localhost:8000/health; do sleep 5; done", True),
+        ("sleep 120", True),
+        ("sleep 5", False),
+        ("wait-for-it.sh localhost:8000 -t 0", True),
+        ("echo started", False),
+    ],
+)
+def test_a_script_that_waits(between: str, ordered: bool, tmp_path: Path) -> None:
+    """A health check between two starts orders them; a blink does not."""
+    path = tmp_path / "run.sh"
+    start = f"{ONE} --gpu-memory-utilization 0.4 &\n"
+    path.write_text(f"{start}{between}\n{start}", encoding="utf-8")
+    report = run(gather([str(path)], (), Options(gpu="h200")))
+
+    assert ("shared-card" in codes(report)) != ordered
+
+
+def test_two_servers_of_one_container(tmp_path: Path) -> None:
+    """What a container's script leaves running shares the container's devices."""
+    script = f"{ONE} & {ONE.replace('8192', '4096')} & wait"
+    pod = (
+        "kind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n    - name: s\n"
+        "      image: vllm/vllm-openai:v0.33.0\n      command: [bash, -c]\n"
+        "      args:\n        - {}\n      resources: {{limits: {{nvidia.com/gpu: 1}}}}\n"
+    )
+    path = tmp_path / "pod.yaml"
+    for text, expected in ((script, ["shares-over-card"]), (ONE, [])):
+        path.write_text(pod.format(text), encoding="utf-8")
+        report = run(gather([str(path)], (), Options(gpu="h200")))
+        assert [c for c in codes(report) if c.startswith("share")] == expected
+
+
+SHM = "meta-llama/Llama-3.1-8B --max-model-len 8192 --tensor-parallel-size {tp}"
+DOCKER = f"docker run --gpus all {{}} vllm/vllm-openai:v0.33.0 {SHM}\n"
+SERVICE = (
+    "services:\n  a:\n    image: vllm/vllm-openai:v0.33.0\n    gpus: all\n    {}\n"
+    f"    command: {SHM}\n"
+)
+POD = (
+    "kind: Pod\nmetadata: {{name: p}}\nspec:\n  {}\n  containers:\n    - name: s\n"
+    f"      image: vllm/vllm-openai:v0.33.0\n      args: [{SHM.replace(' ', ', ')}]\n"
+    "      resources: {{limits: {{nvidia.com/gpu: {tp}}}}}\n      {mounts}\n"
+)
+QUADLET = (
+    f"[Container]\nImage=vllm/vllm-openai:v0.33.0\nAddDevice=nvidia.com/gpu=all\n{{}}\nExec={SHM}\n"
+)
+MOUNTED = "volumeMounts: [{name: m, mountPath: /dev/shm}]"
+MEMORIES = [
+    ("x.sh", DOCKER, "", 2, "--shm-size"),
+    ("x.sh", DOCKER, "", 1, ""),
+    ("x.sh", DOCKER, "--shm-size 64m", 2, "--ipc=host"),
+    ("x.sh", DOCKER, "--shm-size=16g", 2, ""),
+    ("x.sh", DOCKER, "--ipc=host", 2, ""),
+    ("x.sh", DOCKER, "--ipc private", 2, "--ipc=host"),
+    ("x.sh", DOCKER, "-v /dev/shm:/dev/shm", 2, ""),
+    ("x.sh", DOCKER, "--tmpfs /dev/shm:size=8g", 2, ""),
+    ("x.sh", DOCKER.replace("docker", "podman"), "", 2, "--shm-size"),
+    ("x.yaml", SERVICE, "", 2, "shm_size"),
+    ("x.yaml", SERVICE, "", 1, ""),
+    ("x.yaml", SERVICE, "shm_size: 8gb", 2, ""),
+    ("x.yaml", SERVICE, "shm_size: 64mb", 2, "ipc: host"),
+    ("x.yaml", SERVICE, "ipc: host", 2, ""),
+    ("x.yaml", SERVICE, "ipc: shareable", 2, "ipc: host"),
+    ("x.yaml", SERVICE, "volumes: [/dev/shm:/dev/shm]", 2, ""),
+    ("x.yaml", SERVICE, "volumes: [{type: tmpfs, target: /dev/shm}]", 2, ""),
+    ("x.yaml", SERVICE, "tmpfs: /dev/shm:size=8g", 2, ""),
+    ("x.yaml", POD, "", 2, "medium: Memory"),
+    ("x.yaml", POD, "", 1, ""),
+    ("x.yaml", POD, "hostIPC: true", 2, ""),
+    ("x.yaml", POD.replace("{mounts}", MOUNTED.replace("{", "{{").replace("}", "}}")), "", 2, ""),
+    ("x.container", QUADLET, "", 2, "ShmSize"),
+    ("x.container", QUADLET, "ShmSize=8g", 2, ""),
+    ("x.container", QUADLET, "PodmanArgs=--ipc=host", 2, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "more", "tp", "cure"), MEMORIES)
+def test_ranks_in_a_container_share_memory(
+    name: str, text: str, more: str, tp: int, cure: str, tmp_path: Path
+) -> None:
+    """Of the 64 MiB that a container has by itself it is told, with the cure of its carrier."""
+    path = tmp_path / name
+    path.write_text(text.format(more, tp=tp, mounts=""), encoding="utf-8")
+    report = run(gather([str(path)], (), Options(gpu="h200")))
+
+    assert ("small-shared-memory" in codes(report)) == bool(cure)
+    if cure:
+        found = by_code(report, "small-shared-memory")
+        assert found.status == "warn"
+        assert cure in found.hint
+
+
+def test_no_container_no_shared_memory_of_its_own(tmp_path: Path) -> None:
+    """A process of the host has all of the host's; an engine of one process shares with nobody."""
+    path = tmp_path / "run.sh"
+    for text in (
+        "vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192 --tensor-parallel-size 2\n",
+        "docker run --gpus all ghcr.io/ggml-org/llama.cpp:server-cuda -m llama-3.1-8b -c 8192\n",
+    ):
+        path.write_text(text, encoding="utf-8")
+        report = run(gather([str(path)], (), Options(gpu="h200")), allow_skips=True)
+        assert "small-shared-memory" not in codes(report)
 
 
 def test_devices_of_their_own() -> None:

@@ -69,7 +69,7 @@ def test_pipes_sockets_and_devices_are_refused_at_once() -> None:
         for path, what in (("pipe.sh", "pipe"), ("s.sh", "socket"), ("/dev/zero", "device")):
             with pytest.raises(InputError, match=what):
                 list(find([path]))
-    assert list(find(["."])) == []
+    assert all("pipe" in str(s.fault) or "socket" in str(s.fault) for s in find(["."]))
     out, into = os.pipe()
     os.write(into, b"vllm serve a/b\n")
     os.close(into)

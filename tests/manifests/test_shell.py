@@ -68,6 +68,8 @@ def test_an_unresolved_value_with_blanks_is_one_word() -> None:
         ("if [ 1 -gt 0 ]; then a; else b; fi", ["a"]),
         ('X=; if [ -n "$X" ]; then a; else b; fi', ["b"]),
         ('if [ -n "$X" ]; then a; else b; fi', ["a", "b"]),
+        ("docker start x || a", ["docker start x", "a"]),
+        ("if nvidia-smi | grep H100; then a; else b; fi", ["nvidia-smi", "grep H100", "a", "b"]),
         ("[[ x == x* && 2 -le 2 ]] && a || b", ["a"]),
         ("[ a = b ] && a; c", ["c"]),
         ("case on in off) a ;; on|yes) b ;; *) c ;; esac", ["b"]),

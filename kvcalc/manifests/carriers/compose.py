@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.documents import Node
-from kvcalc.manifests.found import Attached, Finding, GpuRequest, Invocation, Word
+from kvcalc.manifests.found import Attached, Branch, Finding, GpuRequest, Invocation, Word
 from kvcalc.manifests.launches import of_container
-from kvcalc.manifests.requests import Copies, of_count, of_device, of_gpus_option
+from kvcalc.manifests.requests import (
+    DEFAULT_SHM,
+    SHM,
+    Copies,
+    of_count,
+    of_device,
+    of_gpus_option,
+    shm_size,
+)
 from kvcalc.manifests.splitting import split_words
 from kvcalc.manifests.substitution import interpolated, read_env_file
 
 __all__ = ["of_compose"]
 
 _MAX_EXTENDS = 5
+_PROFILE = (0,)
+"""The condition that services of different profiles stand in: who starts one starts no other."""
 
 
 def of_compose(document: Node, context: Context) -> list[Invocation]:
@@ -42,6 +52,7 @@ class _Reader:
         self.lookup = lookup
         self.services = services
         self.document = document
+        self.known_profiles: list[str] = []
 
     def of_service(self, name: str, service: Node, line: int) -> list[Invocation]:
         service = self.extended(service, 0)
@@ -66,16 +77,20 @@ class _Reader:
         )
         replicas = self.copies(service)
         several = len(launches) > 1
-        return [
+        servers = [
             launch._replace(
                 gpu=launch.gpu if gpu.resource is None else gpu,
                 attached={**self.configs(service), **launch.attached},
                 findings=(*findings, *launch.findings),
+                after=(*self.after(service), *launch.after),
+                shm_bytes=self.shm(service),
             )
             .started(f"{name}/{number}" if several else name, "compose", self.context.file, line)
             ._replace(replicas=replicas.number, replicas_line=replicas.line)
             for number, launch in enumerate(launches, 1)
         ]
+        profile = self.profile(service)
+        return [each._replace(branch=(*profile, *each.branch)) for each in servers]
 
     def copies(self, service: Node) -> Copies:
         """Return how many containers a service has."""
@@ -84,6 +99,36 @@ class _Reader:
             if number is not None:
                 return Copies(number, node.line)
         return Copies()
+
+    def profile(self, service: Node) -> Branch:
+        """Return the profile that a service is of, as a branch; () where it is of several."""
+        given = [self.known(each) for each in service.get("profiles").items]
+        if len(given) != 1:
+            return ()
+        if given[0] not in self.known_profiles:
+            self.known_profiles.append(given[0])
+        return ((_PROFILE, self.known_profiles.index(given[0])),)
+
+    def after(self, service: Node, depth: int = 0) -> Iterator[int]:
+        """Yield the lines of services that are healthy before one starts."""
+        for name, needed in service.get("depends_on").fields.items():
+            other = self.services.get(name)
+            if depth > _MAX_EXTENDS or not other.is_mapping:
+                continue
+            if needed.get("condition").text == "service_healthy" and _has_health(other):
+                yield self.services.key_lines[name]
+            yield from self.after(other, depth + 1)
+
+    def shm(self, service: Node) -> int | None:
+        """Return the size of a service's own /dev/shm; None where it is not its own."""
+        ipc = self.known(service.get("ipc"))
+        mounts = [*service.get("volumes").items, *service.get("tmpfs").items, service.get("tmpfs")]
+        if ipc and not ipc.startswith(("private", "shareable")):
+            return None
+        if any(SHM in self.known(each) + self.known(each.get("target")) for each in mounts):
+            return None
+        size = service.get("shm_size")
+        return shm_size(self.known(size)) if size.is_text else DEFAULT_SHM
 
     def extended(self, service: Node, depth: int) -> Node:
         """Put a service over the one that it extends, where that stands in this file."""
@@ -186,6 +231,14 @@ class _Reader:
                 text = self.context.marks.restored(self.text(content))
                 found[target] = Attached(self.context.file, content.lines().at(0, 0), text)
         return found
+
+
+def _has_health(service: Node) -> bool:
+    """Whether a service has a health check, without which none waits for it."""
+    check = service.get("healthcheck")
+    if "llama.cpp" in service.get("image").text:  # its image has one
+        return not check.get("disable").is_true
+    return "test" in check and not check.get("disable").is_true
 
 
 def _names_gpus(device: Node) -> bool:

@@ -12,7 +12,7 @@ from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Attached, Finding, GpuRequest, Invocation, Word
 from kvcalc.manifests.launched import SHELL, Launch
 from kvcalc.manifests.launches import of_container
-from kvcalc.manifests.requests import Copies, of_resources, with_product
+from kvcalc.manifests.requests import Copies, of_resources, shm_of_pod, with_product
 from kvcalc.manifests.substitution import kubelet, kubelet_script, unexpanded
 
 __all__ = ["environment", "image_of_node", "mistyped", "of_pod", "prepared"]
@@ -34,6 +34,7 @@ def of_pod(
     bare: bool = False,
     closed: bool = True,
     typed: bool = True,
+    whole: bool = True,
 ) -> list[Invocation]:
     """Return the servers of a pod's containers; its init containers are not looked at.
 
@@ -49,6 +50,7 @@ def of_pod(
         bare: `gpu` without a domain is a resource here.
         closed: the pod's environment is all in the file.
         typed: the API server checks it: it takes lists of texts alone for commands.
+        whole: its volumes are all in the file; a chart or an operator adds to them otherwise.
     """
     read: list[tuple[Node, Launch, list[Finding], GpuRequest]] = []
     asking: list[Node] = []
@@ -88,6 +90,7 @@ def of_pod(
                 nodes=nodes,
                 attached={**_files(container, pod, context), **launch.attached},
                 findings=tuple(findings),
+                shm_bytes=shm_of_pod(pod, container) if whole else None,
             )
         )
     return invocations

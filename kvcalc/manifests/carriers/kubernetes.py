@@ -166,6 +166,7 @@ def of_ray_cluster(resource: Node, context: Context) -> list[Invocation]:
             line=resource.line,
             replicas=copies_of(resource.get("spec", "replicas")),
             nodes=1 + groups if heads else groups,
+            whole=False,  # the operator mounts memory at /dev/shm
         )
     if found and workers:
         found = _with_devices(found, workers[0].spec)

@@ -208,6 +208,7 @@ def of_dynamo(resource: Node, context: Context) -> list[Invocation]:
                 replicas=copies_of(part.get("replicas")),
                 nodes=part.get("multinode", "nodeCount").number or 1,
                 bare=True,
+                whole=False,
             )
             continue
         holder = Node({}, pod.line, pod.file)
@@ -224,6 +225,7 @@ def of_dynamo(resource: Node, context: Context) -> list[Invocation]:
             nodes=part.get("multinode", "nodeCount").number or 1,
             extra=extra,
             bare=True,
+            whole=False,
         )
         gpu, findings = of_resources(part.get("resources"), bare=True)
         for each in servers:

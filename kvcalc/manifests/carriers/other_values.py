@@ -23,7 +23,13 @@ def of_other_values(values: Node, context: Context) -> list[Invocation]:
             continue
         if node.get("containers").items:
             found += of_pod(
-                node, context, name=name, carrier="helm values", line=node.line, typed=False
+                node,
+                context,
+                name=name,
+                carrier="helm values",
+                line=node.line,
+                typed=False,
+                whole=False,
             )
             continue
         read = _other_part(node, name, context)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kvcalc.manifests.found import GpuRequest, Invocation, Word
 from kvcalc.manifests.launches import Place, of_container, of_script
 from kvcalc.manifests.lines import Lines
-from kvcalc.manifests.requests import with_visible
+from kvcalc.manifests.requests import DEFAULT_SHM, SHM, shm_size, with_visible
 from kvcalc.manifests.splitting import split_words
 from kvcalc.manifests.substitution import interpolated, read_env_file
 from kvcalc.manifests.templates import Templates
@@ -18,6 +18,7 @@ __all__ = ["is_unit", "of_unit"]
 
 _SECTION = re.compile(r"^\[(Unit|Service|Container|Install|Kube|Pod)\]\s*$", re.MULTILINE)
 _FIRST = re.compile(r"\A(?:[ \t]*(?:[#;{\ue000][^\n]*)?\n)*\[")  # after comments and templates
+_SHARING = ("PodmanArgs", "Volume", "Mount", "Tmpfs")
 _KEY = re.compile(r"\s*([A-Za-z][\w-]*)\s*=\s*(.*)", re.DOTALL)
 
 
@@ -133,11 +134,22 @@ def _quadlet(
         under_entry_point=not of("Entrypoint"),
     )
     return [
-        launch._replace(gpu=gpu).started(
+        launch._replace(gpu=gpu, shm_bytes=_shm(entries)).started(
             called if number == 1 else f"{called}/{number}", "quadlet", place.file, line
         )
         for number, launch in enumerate(launches, 1)
     ]
+
+
+def _shm(entries: list[_Entry]) -> int | None:
+    """Return the size of a quadlet's own /dev/shm; None where it is the host's."""
+    size: int | None = DEFAULT_SHM
+    for entry in entries:
+        if entry.key == "ShmSize":
+            size = shm_size(entry.text)
+        elif entry.key in _SHARING and re.search(rf"{SHM}|--ipc|--shm-size|\$", entry.text):
+            return None
+    return size
 
 
 def _entries(text: str, first: int) -> list[_Entry]:

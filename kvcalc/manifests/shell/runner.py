@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kvcalc.core.errors import InputError
-from kvcalc.manifests.found import Attached, Word
+from kvcalc.manifests.found import Attached, Branch, Word
 from kvcalc.manifests.lines import Lines
 from kvcalc.manifests.shell.conditions import decide
 from kvcalc.manifests.shell.expansion import expand
@@ -57,7 +57,8 @@ class Ran(NamedTuple):
         env: what it sees: exported variables, and those set for it alone.
         stdin: a here-document.
         variables: all that is set where it stands, exported or not.
-        branch: the conditions that it stands in, and the branch of each.
+        branch: the conditions that it stands in, and the branch of each; those that a word
+            decides, or what went before, and no test (`case`, `||`), are below zero.
         background: it runs on while what follows starts (`&`).
     """
 
@@ -66,7 +67,7 @@ class Ran(NamedTuple):
     env: Mapping[str, Word]
     stdin: Attached | None
     variables: Mapping[str, Word]
-    branch: tuple[tuple[int, int], ...] = ()
+    branch: Branch = ()
     background: bool = False
 
 
@@ -140,8 +141,9 @@ class _Runner:
         self.calls = 0
         self.steps = 0
         self.all_exported = False
-        self.branch: tuple[tuple[int, int], ...] = ()
+        self.branch: Branch = ()
         self.behind = False
+        self.assumed = False  # a program was started last, of which `&&` expects that it succeeds
         self.conditions = 0
         self.sourced_at = 0  # the line that reads the file whose commands are followed
 
@@ -166,9 +168,9 @@ class _Runner:
             case Group(body=body):
                 return self.group(body, state, apart=command.apart)
             case Background(command=inner):
-                outer, self.behind = self.behind, True
+                branch, outer, self.behind = self.branch, self.behind, True
                 self.run((inner,), state.copy())
-                self.behind = outer
+                self.branch, self.behind = branch, outer
             case If(branches=branches):
                 self.condition(branches, state)
             case Loop():
@@ -183,32 +185,47 @@ class _Runner:
         """Follow a group; what a subshell sets is lost."""
         if not apart:
             return self.run(body, state)
+        branch = self.branch
         for each in body:
             self.run((each,), state.copy())
-        return True
+        self.branch, self.assumed = branch, True
+        return None
 
     def loop(self, command: Loop, state: State) -> None:
         """Follow a loop's body once."""
         self.run(command.condition, state)
-        inside = state.copy()
+        inside, branch = state.copy(), self.branch
         inside.values.pop(command.variable, None)
         self.run(command.body, inside)
+        self.branch = branch
         inside.ended = ""
         merge(state, [state.copy(), inside])
 
     def uncalled(self, state: State) -> None:
-        """Look once into the functions that nothing calls."""
-        for name, body in list(self.functions.items()):
-            if name not in self.called:
-                inside = state.copy()
-                inside.arguments = None
-                inside.ended = ""
-                self.run(body, inside)
+        """Look once into the functions that nothing calls: of these a word may choose one."""
+        names = [name for name in self.functions if name not in self.called]
+        condition = self.conditions = self.conditions + 1
+        for place, name in enumerate(names):
+            inside = state.copy()
+            inside.arguments = None
+            inside.ended = ""
+            self.branch = (((-condition,), place),)
+            self.run(self.functions[name], inside)
 
     def chain(self, links: tuple[tuple[str, Command], ...], state: State) -> bool | None:
+        """Follow a chain; what `||` joins runs where what went before has ended."""
+        outer = self.branch
+        condition = self.conditions = self.conditions + 1
+        either = any(joint == "||" for joint, _ in links)
         status: bool | None = True
+        place, decided = 0, False
         for joint, command in links:
-            wanted = {"": True, "&&": status, "||": None if status is None else not status}[joint]
+            place += joint == "||"
+            self.branch = (*outer, ((-condition,), place)) if either else outer
+            goes_on = True if status is None and self.assumed else status
+            status = goes_on if decided else status  # `[ test ] && a || b` is an if with an else
+            decided |= joint == "&&" and status is True
+            wanted = {"": True, "&&": goes_on, "||": None if status is None else not status}[joint]
             if wanted is False:
                 continue
             if wanted is None:
@@ -218,20 +235,21 @@ class _Runner:
                 status = None
             else:
                 status = self.run((command,), state)
+        self.branch = outer
         return status
 
     def condition(
         self, branches: tuple[tuple[tuple[Command, ...], tuple[Command, ...]], ...], state: State
     ) -> None:
         ends: list[State] = []
-        self.conditions += 1
-        outer, number = self.branch, self.conditions
+        number = self.conditions = self.conditions + 1
+        outer = self.branch
         for place, (test, body) in enumerate(branches):
             status = self.run(test, state) if test else True
             if status is False:
                 continue
             inside = state.copy()
-            self.branch = (*outer, (number, place))
+            self.branch = (*outer, ((number,), place))
             self.run(body, inside)
             self.branch = outer
             ends.append(inside)
@@ -239,6 +257,8 @@ class _Runner:
                 break
         else:
             ends.append(state.copy())
+        if any(end.ended for end in ends):  # what follows runs in the other branches alone
+            self.branch = (*outer, ((number,), len(branches)))
         merge(state, ends)
 
     def case(self, command: Case, state: State) -> None:
@@ -247,7 +267,9 @@ class _Runner:
         if text is not None and MARK in text:
             text = None
         ends = [state.copy()]
-        for patterns, body in command.arms:
+        condition = self.conditions = self.conditions + 1
+        outer = self.branch
+        for place, (patterns, body) in enumerate(command.arms):
             known = [flat(v) for p in patterns for v in expand(p, state, split=False)]
             fits = text is not None and any(
                 each is not None and fnmatch.fnmatchcase(text, each) for each in known
@@ -255,14 +277,19 @@ class _Runner:
             if text is not None and not fits and None not in known:
                 continue
             inside = state.copy()
+            self.branch = (*outer, ((-condition,), place))
             self.run(body, inside)
+            self.branch = outer
             if fits:
                 ends = [inside]
                 break
             ends.append(inside)
+        if any(end.ended for end in ends):
+            self.branch = (*outer, ((-condition,), len(command.arms)))
         merge(state, ends)
 
     def simple(self, command: Simple, state: State) -> bool | None:
+        self.assumed = False
         first = command.words[0].literal if command.words else None
         test = first in ("[", "[[", "test")
         values = [
@@ -305,6 +332,8 @@ class _Runner:
             env |= {name: as_word(value, command.line) for name, value in local.items()}
             ran = Ran(words, command.line, env, stdin, known, self.branch, self.behind)
             self.found.append(ran)
+            self.assumed = True
+            return None
         return True
 
     def call(self, name: str, arguments: Sequence[Value], state: State) -> None:
@@ -313,10 +342,10 @@ class _Runner:
         if self.calls >= _MAX_CALLS:
             return
         self.calls += 1
-        outer, state.arguments = state.arguments, tuple(arguments)
+        branch, outer, state.arguments = self.branch, state.arguments, tuple(arguments)
         self.run(self.functions[name], state)
         state.ended = "" if state.ended == "return" else state.ended
-        state.arguments = outer
+        state.arguments, self.branch = outer, branch
         self.calls -= 1
 
     def assign(self, assign: Assign, state: State, local: dict[str, Value] | None) -> None:
