@@ -28,6 +28,7 @@ FINDING_CODES: Mapping[str, str] = {
     "engine-refuses": "a setting with which the engine does not start",
     "entrypoint-repeated": "a command behind the one that the image runs by itself",
     "equals-form": "FLAG=VALUE where the engine wants two words",
+    "fork": "a fork of an engine",
     "fp8-on-old-card": "a cache in fp8 on a card that has none",
     "fraction-out-of-interval": "a share of the card that leaves too little on one side",
     "fractional-gpu": "a part of a device where whole ones are counted",
@@ -72,6 +73,7 @@ FINDING_CODES: Mapping[str, str] = {
     "unqualified-gpu": "devices without their maker's name",
     "unreadable": "a file that cannot be read",
     "unresolved-variable": "a variable without a value",
+    "vendor-release": "an image whose vendor counts releases of its own",
     "weights-format": "a format of weights whose size is not known",
     "windows-at-full-length": "layers with a window that keep every token",
 }

@@ -86,11 +86,14 @@ def read(invocation: Invocation, read_file: ReadFile = _nothing) -> Server:
         engine,
         None if program == "ollama" else version,
         read_file,
-        fork=fork if program == "llama-server" else "",
-        maps=image.maps,
+        fork=fork if same or program == "llama-server" else "",
+        variables=image.variables if same else "",
+        own_releases=same and image.own_releases and version is None,
     )
     reading.env = {**invocation.env, **start.env}
     _devices(reading)
+    if same and image.device and invocation.gpu.product is None:
+        reading.counts(image.device)
     if invocation.under_entry_point:
         _entry_point(reading, image, start)
     reader: _Reader = import_module(module)

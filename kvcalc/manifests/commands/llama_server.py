@@ -32,23 +32,11 @@ def read(reading: Reading, start: Start) -> None:
         words = words[1:]  # the script of the full image
     variables(reading)
     found = split(_flash(reading, words), GRAMMAR, reading.version)
-    for finding in found.findings:
-        told = finding
-        if reading.fork and finding.code == "unknown-flag":
-            told = finding._replace(level="note", cure=f"it may be one of {reading.fork}'s own")
-        reading.findings.append(told)
+    reading.findings.extend(found.findings)
     for given in found.given:
         _option(reading, given)
     reading.stray(found.alone, "llama-server", "write the flag that it is a value of")
     _speculation(reading)
-    if reading.fork:
-        reading.find(
-            "fork",
-            "note",
-            f"{reading.fork} is a fork of llama.cpp: what it does otherwise is not modelled",
-            "bear it in mind",
-            None,
-        )
 
 
 def _option(reading: Reading, given: Given) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from kvcalc.core.credentials import without_credentials
@@ -24,6 +24,10 @@ Value = str | int | float | bool | None
 Kind = Literal["field", "arg", "other"]
 """What a setting is: found.Setting."""
 
+_OF_RELEASES = (
+    *("unknown-flag", "removed-flag", "renamed-flag", "newer-flag", "ambiguous-flag"),
+    "stray-word",  # behind a flag that nobody knows
+)
 _MOST_JSON = 2**17
 _MOST_SHOWN = 40
 _MOST_PATH = 1000
@@ -40,7 +44,8 @@ class Reading:
         version: of the engine; None where nothing says it.
         env: variables, those in front of the command over those of the container.
         fork: of the engine, with flags of its own; "" for none.
-        maps: the image makes flags of variables.
+        variables: the prefix of those that the image makes flags of; `*` for all; "" for none.
+        own_releases: the image's tag counts releases of its vendor's own.
     """
 
     def __init__(
@@ -51,7 +56,8 @@ class Reading:
         read_file: ReadFile,
         *,
         fork: str = "",
-        maps: bool = False,
+        variables: str = "",
+        own_releases: bool = False,
     ) -> None:
         self.invocation = invocation
         self.engine = engine
@@ -61,14 +67,43 @@ class Reading:
         self.settings: dict[str, Setting] = {}
         self.findings: list[Finding] = []
         self.fork = fork
-        self.maps = maps
+        self.variables = variables
+        self.own_releases = own_releases
         self._read_file = read_file
 
     def server(self) -> Server:
         """Return what was read."""
         settings = tuple(self.settings.values())
-        findings = (*self.invocation.findings, *self.findings)
+        findings = (*self.invocation.findings, *map(self._judged, self.findings), *self._of_image())
         return Server(self.invocation, self.engine, self.version, self.model, settings, findings)
+
+    def _judged(self, finding: Finding) -> Finding:
+        """Return a finding as far as this release is known: a fork has flags of its own."""
+        if finding.code not in _OF_RELEASES or not (self.fork or self.own_releases):
+            return finding
+        whose = self.fork or "the image's release"
+        return finding._replace(level="note", cure=f"it may be one that {whose} has")
+
+    def _of_image(self) -> Iterator[Finding]:
+        """Yield what is assumed of an image whose engine is not the one that kvcalc knows."""
+        image = self.invocation.image
+        line, file = (self.invocation.line, "") if image is None else (image.line, image.file)
+        if self.fork:
+            message = f"{self.fork} is a fork: what it does otherwise is not modelled"
+            yield Finding("fork", "note", message, "bear it in mind", line, file)
+        if self.own_releases:
+            message = (
+                "the image's tag counts releases of its vendor, and which of the engine's it holds"
+                " is not known: the newest one's rules are assumed"
+            )
+            yield Finding(
+                "vendor-release", "note", message, "name it: --engine-version", line, file
+            )
+
+    def counts(self, resource: str) -> None:
+        """Set what devices the image runs on, where that is no GPU."""
+        gpu = self.invocation.gpu._replace(resource=resource)
+        self.invocation = self.invocation._replace(gpu=gpu)
 
     def find(self, code: str, level: Level, message: str, cure: str, word: Word | None) -> None:
         """Add a finding at a word."""

@@ -23,8 +23,20 @@ from kvcalc.manifests.found import Word
 
 __all__ = ["read"]
 
-_WORKER = {"MODEL_NAME": "model", "MODEL_REVISION": "revision"}
-"""Variables of RunPod's worker that are named otherwise than the options they become."""
+_WORKER = {
+    "MODEL_NAME": "model",
+    "MODEL_ID": "model",
+    "MODEL_REVISION": "revision",
+    "TENSOR_PARALLEL_DEGREE": "tensor-parallel-size",
+    "PIPELINE_PARALLEL_DEGREE": "pipeline-parallel-size",
+    "MAX_ROLLING_BATCH_SIZE": "max-num-seqs",
+    "MAX_ROLLING_BATCH_PREFILL_TOKENS": "max-num-batched-tokens",
+    "QUANTIZE": "quantization",
+}
+"""Variables of RunPod's worker and of LMI that are named otherwise than their options.
+
+djl-serving, engines/python/setup/djl_python/properties_manager/vllm_rb_properties.py.
+"""
 
 _LEVEL = re.compile(r"-O(?:=?([0-3]))?")
 _NOTHING = ("0", "0.0")
@@ -137,11 +149,13 @@ def _additional(reading: Reading) -> list[Word]:
 
 
 def _from_worker(reading: Reading) -> Iterator[Word]:
-    """Yield the flags that RunPod's worker makes of variables."""
-    if not reading.maps:
-        return
-    for name, word in reading.env.items():
-        flag = "--" + _WORKER.get(name, name.lower()).replace("_", "-")
+    """Yield the flags that an image makes of variables: RunPod's worker, AWS's containers."""
+    prefix = reading.variables.rstrip("*")
+    for name, word in reading.env.items() if reading.variables else ():
+        if not name.startswith(prefix):
+            continue
+        key = name.removeprefix(prefix)
+        flag = "--" + _WORKER.get(key, key.lower()).replace("_", "-")
         found = GRAMMAR.flags.get(flag)
         if found is None or not word.text:
             continue

@@ -90,7 +90,7 @@ def _cpu_space(reading: Reading, word: Word) -> None:
 
 def _believed(reading: Reading) -> None:
     """Tell variables that vLLM does not read, and that no flag is given."""
-    if reading.maps:
+    if reading.variables:
         return
     words = (*reading.invocation.words, *reading.env.values())
     used = {name for word in words for name in word.variables}
