@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kvcalc.manifests.found import Finding, Word
-from kvcalc.manifests.templates import Piece, Templates
+from kvcalc.manifests.shell.state import as_value
+from kvcalc.manifests.templates import MARK, Piece, Templates
 
 __all__ = [
     "interpolated",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 _KUBELET = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+_PLAIN = re.compile(r"[^\s'\"`$\\;&|<>(){}#]+")  # to a shell
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHELLS = re.compile(
     r"(?P<flag>--?[A-Za-z][\w-]*=)?\$(?P<brace>\{)?(?P<name>[A-Z_][A-Z0-9_]*)(?(brace)\})", re.ASCII
@@ -35,10 +37,10 @@ _MAX_VARIABLES = 20_000  # of one file
 
 
 def kubelet(word: Word, env: Mapping[str, Word]) -> Word:
-    """Return a word of a container's command or args with `$(VAR)` put in, as the kubelet does.
+    """Return a word of a container with `$(VAR)` put in, as the kubelet does.
 
     Args:
-        word: as it stands.
+        word: as it stands, of the command, its args or the value of a variable.
         env: the container's environment: a name that it does not have stays as written.
     """
     if "$" not in word.text:
@@ -94,14 +96,27 @@ def unexpanded(word: Word, findings: list[Finding], form: str) -> Word:
 
 
 def kubelet_script(text: str, env: Mapping[str, Word], marks: Templates) -> str:
-    """Return a script with marks for `$(VAR)` of a known VAR; the rest is the shell's."""
+    """Return a script with marks for what `$(VAR)` of a known VAR holds; the rest is the shell's.
+
+    The kubelet puts a value in before the shell reads the script, which splits it at its blanks and
+    reads its quotes; so only what the shell takes as it stands becomes a mark.
+    """
 
     def put(found: re.Match[str]) -> str:
         value = env.get(found[1] or "")
         if value is None:
             return "$" if found[1] is None else found[0]
-        known = None if value.unresolved else marks.restored(value.text)
-        return marks.mark(Piece(found[0], found[1], known))
+        name = str(found[1])
+
+        def marked(run: re.Match[str]) -> str:
+            return run[0] if MARK in run[0] else marks.mark(Piece(found[0], name, run[0]))
+
+        return "".join(
+            marks.mark(Piece(marks.restored(part.text), part.unresolved[0], None))
+            if part.unresolved
+            else _PLAIN.sub(marked, marks.with_known(part.text))
+            for part in as_value(value)
+        )
 
     return _KUBELET.sub(put, text) if "$" in text else text
 

@@ -70,6 +70,16 @@ class Templates:
             return text
         return _MARK.sub(self._text, text)
 
+    def with_known(self, text: str) -> str:
+        """Return a text with the values that are known in place of their marks."""
+
+        def put(found: re.Match[str]) -> str:
+            restored = self._text(found)
+            known = restored != found[0] and self.pieces[int(found[1])].value is not None
+            return restored if known else found[0]
+
+        return _MARK.sub(put, text) if _OPEN in text else text
+
     def finished(self, word: Word) -> Word:
         """Return a word with its marks replaced and the names of what stood there."""
         if _OPEN not in word.text:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kvcalc.manifests import Folder, read_source
+from kvcalc.manifests.commands import read
 from kvcalc.manifests.found import Word
 from kvcalc.manifests.lines import Lines
 from kvcalc.manifests.splitting import split_words
@@ -155,3 +157,89 @@ def test_a_command_line_may_end_in_a_backslash_and_go_on_without_an_indent() -> 
     ]
     (first, second) = split_words("a \\\n-b", Lines(1), marks)
     assert (first.line, second.line) == (1, 2)
+
+
+POD = """\
+kind: Pod
+metadata: {name: p}
+spec:
+  volumes: [{name: c, configMap: {name: c}}]
+  containers:
+    - name: s
+      image: vllm/vllm-openai:v0.33.0
+      env:
+        - {name: EXTRA, value: "--block-size 64 --served-model-name $(POD) --max-num-seqs 32"}
+        - {name: JSON, value: "--kv-events-config '{\\"a\\":\\"{{ .x }}\\"}' --dtype half"}
+      volumeMounts: [{name: c, mountPath: /c}]
+      %s
+"""
+CONFIG = """\
+---
+kind: ConfigMap
+metadata: {name: c}
+data:
+  c.yaml: |
+    served-model-name: {{ .Values.name }}
+    block-size: 64
+    max-num-seqs: 32
+    dtype: half
+    max-model-len: {{ .Values.length }}
+"""
+NEIGHBOURS = {
+    "a shell's": 'command: [sh, -c, "vllm serve a/b $EXTRA $JSON"]',
+    "the kubelet's": 'command: [sh, -c, "vllm serve a/b $(EXTRA) $(JSON)"]',
+    "an array's": 'command: [bash, -c, "a=($EXTRA); vllm serve a/b ${a[@]} $JSON"]',
+    "a configuration's": "args: [--model, a/b, --config, /c/c.yaml]",
+}
+
+
+@pytest.mark.parametrize("kind", NEIGHBOURS)
+def test_what_is_not_known_hides_nothing_beside_it(kind: str) -> None:
+    """Of several flags in one value those are read that hold no variable without a value."""
+    (found,) = read_source("x.yaml", POD % NEIGHBOURS[kind] + CONFIG, Folder())
+    server = read(found)
+    settings = {s.name: s.value for s in server.settings}
+
+    assert server.model is not None and server.model.value == "a/b"
+    assert settings["block_size"] == 64
+    assert settings["max_num_seqs"] == 32
+    assert settings["dtype"] == "float16"
+    if kind == "a configuration's":
+        assert settings["max_model_len"] is None
+    assert not [f for f in server.findings if f.level == "error"], server.findings
+
+
+def test_a_container_s_variable_hides_nothing_beside_it() -> None:
+    """Of `docker run -e` as well, whose value is a shell's."""
+    script = (
+        'docker run -e ARGS="--block-size 64 --served-model-name $NAME --max-num-seqs 32"'
+        " --gpus all --entrypoint sh vllm/vllm-openai:v0.33.0 -c 'vllm serve a/b $ARGS'\n"
+    )
+    (found,) = read_source("x.sh", script, Folder())
+    settings = {s.name: s.value for s in read(found).settings}
+
+    assert (settings["block_size"], settings["max_num_seqs"]) == (64, 32)
+
+
+def test_words_of_an_inference_service() -> None:
+    """KServe's variable is split before its templates are put in, whose blanks split nothing."""
+    text = """\
+apiVersion: serving.kserve.io/v1alpha1
+kind: LLMInferenceService
+metadata: {name: q}
+spec:
+  model: {uri: "hf://a/b"}
+  template:
+    containers:
+      - name: main
+        args: [--enforce-eager]
+        env:
+          - name: VLLM_ADDITIONAL_ARGS
+            value: "--block-size 64 --kv-events-config '{\\"e\\":{{ F `a b` }}}' --max-num-seqs 8"
+"""
+    (found,) = read_source("x.yaml", text, Folder())
+    server = read(found)
+    settings = {s.name: s.value for s in server.settings}
+
+    assert settings == {"enforce_eager": True, "block_size": 64, "max_num_seqs": 8}
+    assert server.findings == ()

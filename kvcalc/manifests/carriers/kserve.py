@@ -14,7 +14,9 @@ from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.carriers.kubernetes import name_of
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import GpuRequest, Invocation, Word
+from kvcalc.manifests.lines import Lines
 from kvcalc.manifests.requests import copies_of, of_resources, with_product, with_visible
+from kvcalc.manifests.splitting import split_words
 from kvcalc.manifests.substitution import kubelet, unexpanded
 
 __all__ = ["of_inference_service", "of_llm_inference_service", "of_runtime"]
@@ -177,6 +179,8 @@ def _llm(part: Node, spec: Node, name: str, resource: Node, context: Context) ->
     whole = bool(launches and launches[0].words) and "command" in container
     if not whole:
         words += [word for word in given if word.text not in ("vllm", "serve")]
+    more = env.get("VLLM_ADDITIONAL_ARGS")
+    more_words = () if more is None else split_words(more.text, Lines(more.line, 0), context.marks)
     gpu, findings = of_resources(container.get("resources"))
     if gpu.resource is None:
         gpu = _claimed(resource)
@@ -192,7 +196,7 @@ def _llm(part: Node, spec: Node, name: str, resource: Node, context: Context) ->
         carrier="LLMInferenceService",
         file=context.file,
         line=part.line if part is not spec else resource.line,
-        words=launches[0].words if whole else tuple(words),
+        words=(*(launches[0].words if whole else words), *more_words),
         image=context.word(image) if image.is_text else None,
         env=env,
         gpu=with_product(with_visible(gpu, env), pod),

@@ -13,6 +13,7 @@ from kvcalc.manifests.commands.examples import example_of, limits_of, meant_shar
 from kvcalc.manifests.commands.numbers import BadNumberError, decimal
 from kvcalc.manifests.commands.options import Given
 from kvcalc.manifests.found import Attached, Finding, Invocation, Level, Server, Setting, Word
+from kvcalc.manifests.templates import Templates, marked
 from kvcalc.models.documents import Plain, read_document
 
 __all__ = ["Kind", "Places", "ReadFile", "Reading", "Value", "model_name"]
@@ -264,8 +265,9 @@ class Reading:
         found = self.file(written, word)
         if found is None:
             return None
+        text, templates = marked(found.text)
         try:
-            read = read_document(found.text, found.file)
+            read = read_document(text, found.file)
         except KvcalcError as fault:
             self._no_file(written, word, f"cannot be read: {fault.message}")
             return None
@@ -273,7 +275,7 @@ class Reading:
         if not isinstance(value, dict):
             self._no_file(written, word, "is no mapping")
             return None
-        return value, Places(found.file, found.line, read.line)
+        return value, Places(found.file, found.line, read.line, templates)
 
     def _no_file(self, written: str, word: Word, what: str) -> None:
         name = word.shown if word.variables else _shown(word)
@@ -289,14 +291,22 @@ class Reading:
 class Places:
     """Where the values of a configuration file stand."""
 
-    def __init__(self, file: str, first: int, line: Callable[[tuple[str | int, ...]], int]) -> None:
+    def __init__(
+        self,
+        file: str,
+        first: int,
+        line: Callable[[tuple[str | int, ...]], int],
+        templates: Templates,
+    ) -> None:
         self._file = file
         self._first = max(first, 1)
         self._line = line
+        self._templates = templates
 
     def word(self, text: str, *path: str | int) -> Word:
         """Return a value as a word at its place."""
-        return Word(text, self._first + self._line(path) - 1, file=self._file)
+        word = Word(text, self._first + self._line(path) - 1, file=self._file)
+        return self._templates.finished(word)
 
 
 def model_name(text: str) -> tuple[str, str | None]:

@@ -6,7 +6,6 @@ vLLM 0.33 engine/arg_utils.py and utils/argparse_utils.py (FlexibleArgumentParse
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 
 from kvcalc.manifests.commands.flags import number_of
@@ -59,7 +58,7 @@ def read(reading: Reading, start: Start) -> None:
     elif start.program == "huggingfaceserver":
         grammar = GRAMMAR._replace(flags={**HUGGINGFACE, **GRAMMAR.flags})
         rules = {**RULES, "model_id": model, "model_dir": model}
-    words = _levels([*_from_worker(reading), *start.words, *_additional(reading)])
+    words = _levels([*_from_worker(reading), *start.words])
     words = with_config(reading, words, grammar.flags, inline=False, endings=(".yaml", ".yml"))
     found = split(words, grammar, reading.version)
     reading.findings.extend(found.findings)
@@ -134,18 +133,6 @@ def _levels(words: Sequence[Word]) -> list[Word]:
             level = f"={match[1]}" if match[1] else ""
             found.append(word._replace(text=f"--optimization-level{level}"))
     return found
-
-
-def _additional(reading: Reading) -> list[Word]:
-    """Return the words that KServe's LLMInferenceService keeps in one variable."""
-    word = reading.env.get("VLLM_ADDITIONAL_ARGS")
-    if word is None or "LLMInferenceService" not in reading.invocation.carrier:
-        return []
-    try:
-        return [word._replace(text=text) for text in shlex.split(word.text)]
-    except ValueError:
-        reading.bad("VLLM_ADDITIONAL_ARGS", word, "close the quote")
-        return []
 
 
 def _from_worker(reading: Reading) -> Iterator[Word]:

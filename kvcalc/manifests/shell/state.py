@@ -6,6 +6,7 @@ knows which flag holds a variable that nobody gave a value.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -89,8 +90,25 @@ class State:
 
 
 def as_value(word: Word) -> Value:
-    """Return a word as a value."""
-    return (Segment(word.text, word.variables, word.unresolved),)
+    """Return a word as a value, of which what is not known is a piece of its own.
+
+    >>> [segment.unresolved for segment in as_value(Word("--a 1 --b $X", unresolved=("X",)))]
+    [(), ('X',)]
+    """
+    if not word.unresolved:
+        return (Segment(word.text, word.variables),)
+    names = "|".join(map(re.escape, word.unresolved))
+    written = rf"(\$\((?:{names})\)|\$\{{(?:{names})[^}}]*\}}|\$(?:{names})\b|{names})"
+    pieces = re.split(written, word.text)
+    if len(pieces) == 1:  # it is not to be seen which part of it
+        return (Segment(word.text, word.variables, word.unresolved),)
+    return tuple(
+        unknown(piece, next(name for name in word.unresolved if name in piece))
+        if number % 2
+        else Segment(piece, word.variables)
+        for number, piece in enumerate(pieces)
+        if piece
+    )
 
 
 def as_word(value: Value, line: int, file: str = "") -> Word:

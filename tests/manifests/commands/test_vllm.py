@@ -389,18 +389,6 @@ def test_slots_of_adapters_stand_only_where_they_are_enabled() -> None:
     assert kinds["max_lora_rank"] == (16, "arg")
 
 
-def test_words_of_an_inference_service() -> None:
-    server = read_command(
-        "--enforce-eager",
-        env={"VLLM_ADDITIONAL_ARGS": "--max-model-len 8192 --gpu-memory-utilization 0.95"},
-        carrier="LLMInferenceService",
-        engine="vllm",
-    )
-
-    assert value(server, "max_model_len") == 8192
-    assert value(server, "enforce_eager") is True
-
-
 def test_only_runpod_s_worker_makes_flags_of_variables() -> None:
     env = {"MODEL_NAME": "a/b", "MAX_MODEL_LEN": "4096", "ENFORCE_EAGER": "true", "TOKENIZER": ""}
     server = read_command("", image="runpod/worker-v1-vllm:v2.7.0", env=env)
