@@ -158,6 +158,7 @@ class Invocation(NamedTuple):
         after: the lines where servers of the same file begin that are ready before it starts.
         shm_bytes: the size of its container's own /dev/shm; None where it is the host's, or nothing
             says it.
+        given: settings that its carrier says, and no command: the weights' format.
     """
 
     name: str
@@ -180,6 +181,7 @@ class Invocation(NamedTuple):
     branch: Branch = ()
     after: tuple[int, ...] = ()
     shm_bytes: int | None = None
+    given: Mapping[str, Word] = {}
 
 
 class Setting(NamedTuple):

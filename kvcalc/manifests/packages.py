@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from kvcalc.manifests.found import Word
 
-__all__ = ["installed_by", "installed_in"]
+__all__ = ["installed_by", "installed_in", "pinned"]
 
 _PINNED = re.compile(
     r"[\"']?(vllm|sglang|lmdeploy|tensorrt[-_]llm)(?:\[[\w,. -]{0,100}\])?={2,3}"
@@ -24,15 +24,16 @@ def installed_by(words: Iterable[Word]) -> dict[str, str]:
     {'vllm': '0.9.2'}
     """
     texts = [word.text for word in words]
-    return _pinned(texts) if _INSTALLS.intersection(texts) else {}
+    return pinned(texts) if _INSTALLS.intersection(texts) else {}
 
 
 def installed_in(text: str) -> dict[str, str]:
     """Return the packages that a script's text pins, read without following it (`RUN`)."""
-    return _pinned(text.split()) if "install" in text else {}
+    return pinned(text.split()) if "install" in text else {}
 
 
-def _pinned(texts: Iterable[str]) -> dict[str, str]:
+def pinned(texts: Iterable[str]) -> dict[str, str]:
+    """Return the packages that requirements pin -> their releases."""
     found: dict[str, str] = {}
     for text in texts:
         match = _PINNED.fullmatch(text.strip("\"'"))

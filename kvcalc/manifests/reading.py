@@ -10,6 +10,7 @@ from kvcalc.core.errors import InputError, printable
 from kvcalc.manifests.carriers.dockerfile import of_dockerfile
 from kvcalc.manifests.carriers.markdown import blocks
 from kvcalc.manifests.carriers.modelfile import is_modelfile, of_modelfile
+from kvcalc.manifests.carriers.python_files import STARTS, of_python
 from kvcalc.manifests.carriers.scripts import MENTIONS, of_shell
 from kvcalc.manifests.carriers.units import is_unit, of_unit
 from kvcalc.manifests.found import Attached, Invocation, Word
@@ -25,8 +26,6 @@ _IS_DOCKERFILE = re.compile(
 )
 _YAML_NAME = re.compile(r"(?i)\.(ya?ml|json|tpl|j2|tmpl|gotmpl)$|(^|/)Kustomization$")
 _SHELL_NAME = re.compile(r"(?i)\.(sh|bash|zsh|env|tftpl)$")
-_MARKDOWN = re.compile(r"(?i)\.(md|markdown|mdx|rst)$")
-_TERRAFORM = re.compile(r"(?i)\.tf$")
 _SHEBANG = re.compile(r"\A#!\s*\S*(?:sh|env\s+\w*sh)\b")
 _IS_YAML = re.compile(
     r"\A(?:[ \t]*#[^\n]*\n|[ \t]*\n|[ \t]*\{[{%#][^\n]*\n)*"
@@ -43,7 +42,7 @@ _LINES = 2**20  # characters of a file that is read line by line
 _DEPTH = 3  # files that files write
 _HINT = (
     "kvcalc reads shell scripts, Dockerfiles, Compose, Kubernetes, KServe, llm-d, Helm values, "
-    "Ray Serve, SkyPilot, llama-swap, systemd units"
+    "Flux and Argo releases, Ray Serve, SkyPilot, llama-swap, systemd units, Python launchers"
 )
 
 
@@ -111,10 +110,9 @@ class _Reader:
         if depth > _DEPTH:
             return []
         base = os.path.basename(name)
-        if _MARKDOWN.search(base):
-            return self.markdown(text, depth)
-        if _TERRAFORM.search(base):
-            return self.heredocs(text, depth)
+        reader = next((read for ending, read in _BY_ENDING if ending.search(base)), None)
+        if reader is not None:
+            return reader(self, text, depth)
         text = self.marked(text)
         if is_unit(text):
             self.small(text, "a unit")
@@ -221,6 +219,10 @@ class _Reader:
                     continue
         return found
 
+    def python(self, text: str, _depth: int) -> list[Invocation]:
+        """Return the servers of a Python file, where it names an engine."""
+        return of_python(text, self.place, self.marks) if STARTS.search(text) else []
+
     def finished(self, found: list[Invocation]) -> list[Invocation]:
         """Put what the marks stand for in place of them."""
         if not self.marks:
@@ -243,6 +245,14 @@ class _Reader:
             )
             for each in found
         ]
+
+
+_BY_ENDING = (
+    # what a file's name ends in, and what reads it
+    (re.compile(r"(?i)\.(md|markdown|mdx|rst)$"), _Reader.markdown),
+    (re.compile(r"(?i)\.tf$"), _Reader.heredocs),
+    (re.compile(r"(?i)\.py$"), _Reader.python),
+)
 
 
 def _at_home(found: Invocation) -> Invocation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -34,6 +35,7 @@ _SKIPPED = {"node_modules", "__pycache__", "venv", "site-packages", "dist", "bui
 _MOST_FILES = 50_000  # looked at in one walk
 _MOST_DEEP = 24
 _BESIDE = 2**20  # a .env, a values.yaml
+_MOST_NEAR = 200  # files of one folder
 _HANDED = ("/dev/fd/", "/proc/self/fd/")
 _SPECIAL = (
     (stat.S_ISFIFO, "a named pipe, which may never be written"),
@@ -43,7 +45,7 @@ _SPECIAL = (
 )
 _ENDINGS = (
     *(".yaml", ".yml", ".json", ".sh", ".bash", ".service", ".container", ".tf", ".tpl"),
-    *(".j2", ".dockerfile", ".containerfile", ".modelfile", ".conf"),
+    *(".j2", ".dockerfile", ".containerfile", ".modelfile", ".conf", ".py"),
 )
 _NAMES = re.compile(r"(?i)^(docker|container|model)file([.-].*)?$|\.(docker|container)file$")
 _OWN = re.compile(r"(?i)(?:^|[/.])kvcalc\.ya?ml$")
@@ -75,6 +77,17 @@ class Folder:
     def __init__(self, path: str | None = None, files: Mapping[str, str] | None = None) -> None:
         self.path = path
         self._files = dict(files or {})
+
+    def near(self, *endings: str) -> Iterator[tuple[str, str]]:
+        """Yield the files beside that end so, each with its text: what one file refers to."""
+        yield from ((n, t) for n, t in self._files.items() if n.endswith(endings))
+        if self.path is None:
+            return
+        with contextlib.suppress(OSError):
+            for name in sorted(os.listdir(self.path))[:_MOST_NEAR]:
+                text = self.read(name) if name.endswith(endings) else None
+                if text is not None:
+                    yield name, text
 
     def read(self, name: str) -> str | None:
         """Return the text of a file beside; None where there is none that may be read."""

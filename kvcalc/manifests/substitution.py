@@ -34,6 +34,7 @@ _OPERATOR = re.compile(r":-|:\+|:\?|-|\+|\?")
 _ENV_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*)")
 _MAX_DEPTH = 12  # braces inside one another
 _MAX_VARIABLES = 20_000  # of one file
+_MAX_VALUE = 10_000  # characters: a file that doubles a variable forty times says nothing
 
 
 def kubelet(word: Word, env: Mapping[str, Word]) -> Word:
@@ -226,18 +227,33 @@ def _closings(text: str) -> dict[int, int]:
     return closed
 
 
-def read_env_file(text: str) -> dict[str, str]:
-    """Return the variables of a `.env` file."""
+def read_env_file(text: str, lookup: Callable[[str], str | None] | None = None) -> dict[str, str]:
+    """Return the variables of a `.env` file.
+
+    Args:
+        text: of it.
+        lookup: values beside it; where given, Compose reads the file, which puts in the variables
+            of its values, but of those in single quotes. What has no value stays as written.
+    """
     values: dict[str, str] = {}
+
+    def known(name: str) -> str | None:
+        given = None if lookup is None else lookup(name)
+        return values.get(name) if given is None else given
+
     for row in text.splitlines()[:_MAX_VARIABLES]:
         found = _ENV_LINE.fullmatch(row)
         if found is None:
             continue
         value = found[2].strip()
+        literal = value[:1] == "'" or lookup is None
         if value[:1] in ("'", '"'):
             end = value.find(value[0], 1)
             value = value[1:end] if end > 0 else value[1:]
         else:
             value = re.split(r"\s+#", value, maxsplit=1)[0].strip()
+        if not literal and "$" in value:
+            marks = Templates()
+            value = marks.restored(interpolated(value, known, marks))[:_MAX_VALUE]
         values[found[1]] = value
     return values

@@ -24,13 +24,14 @@ from kvcalc.manifests.substitution import interpolated, read_env_file
 __all__ = ["of_compose"]
 
 _MAX_EXTENDS = 5
+_OPEN = re.compile(r"\$\{?([A-Za-z_]\w*)")  # a variable to which nothing gave a value
 _PROFILE = (0,)
 """The condition that services of different profiles stand in: who starts one starts no other."""
 
 
 def of_compose(document: Node, context: Context) -> list[Invocation]:
     """Return the servers of a Compose file's services."""
-    beside = read_env_file(context.folder.read(".env") or "")
+    beside = read_env_file(context.folder.read(".env") or "", lambda _name: None)
     services = document.get("services")
     reader = _Reader(context, beside.get, services, document)
     found: list[Invocation] = []
@@ -166,8 +167,10 @@ class _Reader:
         files = service.get("env_file")
         for each in files.items or ([files] if files.is_text else []):
             path = each.text or each.get("path").text
-            for key, text in read_env_file(self.context.folder.read(path) or "").items():
-                env[key] = Word(text, each.line)
+            text = self.context.folder.read(path) or ""
+            for key, value in read_env_file(text, self.lookup).items():
+                open_ = tuple(name for name in _OPEN.findall(value))
+                env[key] = Word(value, each.line, (), open_)
         given = service.get("environment")
         for key, node in given.fields.items():
             env[key] = self.word(node) if node.is_text else self.passed(key, node)

@@ -177,17 +177,15 @@ def _script_at(words: Sequence[Word]) -> int:
 
 
 def image_of_node(container: Node, context: Context) -> Word | None:
-    """Return a container's image: a text, or `{registry, repository, tag}`."""
-    image = container.get("image")
-    if image.is_text:
-        return context.word(image)
-    repository, tag = image.get("repository"), image.get("tag")
-    if not repository.is_text:
-        repository, tag = container.get("repository"), container.get("tag")
-    if not repository.is_text:
-        return None
-    text = f"{repository.raw}:{tag.raw}" if tag.is_text else repository.raw
-    return context.word(repository, text)
+    """Return a container's image: a text, `{repository, tag}`, or `{registry, name}`."""
+    for holder in (container.get("image"), container):
+        for key in ("repository", "name"):
+            repository, tag = holder.get(key), holder.get("tag")
+            if repository.is_text and (key == "repository" or "registry" in holder):
+                text = f"{repository.raw}:{tag.raw}" if tag.is_text else repository.raw
+                return context.word(repository, text)
+    image = container if container.is_text else container.get("image")
+    return context.word(image) if image.is_text else None
 
 
 def environment(container: Node, context: Context) -> dict[str, Word]:
@@ -199,8 +197,9 @@ def environment(container: Node, context: Context) -> dict[str, Word]:
         for key, node in whole.items():
             env[prefix + key] = context.word(node)
     given = container.get("env")
-    for key, node in given.fields.items():
-        env[key] = context.word(node) if node.is_text else _unknown(key, node)
+    for key, given_node in given.fields.items():
+        node = given_node.get("value") if given_node.is_mapping else given_node
+        env[key] = context.word(node) if node.is_text else _unknown(key, given_node)
     for each in given.items:
         key, value = each.get("name").text, each.get("value")
         if not key:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 
+from kvcalc.core.errors import InputError
 from kvcalc.manifests.documents import Node, read_documents
 from kvcalc.manifests.found import Attached, Word
 from kvcalc.manifests.launches import Place
 from kvcalc.manifests.sources import Folder, beside
 from kvcalc.manifests.splitting import split_words
-from kvcalc.manifests.templates import Templates
+from kvcalc.manifests.templates import Templates, marked
 
 __all__ = ["Context", "as_flags", "kebab"]
 
@@ -67,9 +70,27 @@ class Context:
         """Return a scalar as a file."""
         return Attached(node.file.name, node.lines().at(0, 0), node.text)
 
+    def find(self, kind: str, name: str) -> Node | None:
+        """Return a resource of the same file, or of one beside it; None where there is none."""
+        documents = [*self.documents]
+        for file, text in self.folder.near(".yaml", ".yml") if name else ():
+            if kind in text and name in text and file != os.path.basename(self.file):
+                with contextlib.suppress(InputError):
+                    documents += read_documents(*_clean(text, file, self.marks))
+        for each in documents:
+            if each.get("kind").text == kind and each.get("metadata", "name").text == name:
+                return each
+        return None
+
     def nested(self, node: Node) -> list[Node]:
         """Return the YAML documents that a scalar holds."""
         return read_documents(node.raw, node.file.name, self.marks, node.lines().at(0, 0))
+
+
+def _clean(text: str, file: str, marks: Templates) -> tuple[str, str, Templates]:
+    """Return what `read_documents` takes of a file beside."""
+    clean, templates = marked(text, None, marks)
+    return clean, file, templates
 
 
 def kebab(key: str) -> str:
@@ -88,8 +109,9 @@ def as_flags(keys: Iterable[tuple[str, Node]], context: Context) -> list[Word]:
     """
     words: list[Word] = []
     for key, node in keys:
-        flag = "--" + kebab(key)
+        flag = key if key.startswith("-") else "--" + kebab(key)
         if node.is_null:
+            words += [Word(flag, node.line)] if key.startswith("-") else []
             continue
         if node.style == "" and (node.is_true or node.is_false):
             name = flag if node.is_true else "--no-" + flag[2:]

@@ -6,14 +6,13 @@ import re
 from typing import NamedTuple
 
 from kvcalc.core.errors import InputError
-from kvcalc.manifests.carriers.containers import environment
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.documents import Node
-from kvcalc.manifests.found import GpuRequest, Invocation, Word
+from kvcalc.manifests.found import GpuRequest, Invocation
 from kvcalc.manifests.launches import of_script
 from kvcalc.manifests.requests import Copies, copies_of
 
-__all__ = ["of_catalog", "of_texts"]
+__all__ = ["of_texts"]
 
 _STARTS = re.compile(
     r"vllm[ \t]+serve|vllm\.entrypoints|sglang\.launch_server|sglang[ \t]+serve|"
@@ -23,7 +22,6 @@ _STARTS = re.compile(
 )
 _GENERIC = {"vllm", "spec", "common", "command", "run", "script", "steps", "jobs", "env", "args"}
 _MOST = 500  # scripts in a file
-_BACKENDS = {"vllm": "vllm", "sglang": "sglang"}
 
 
 def of_texts(document: Node, context: Context) -> list[Invocation]:
@@ -80,34 +78,3 @@ def _within(node: Node, around: _Around) -> _Around:
     devices = (parallelism.get("tensor").number or 1) * (parallelism.get("dataLocal").number or 1)
     gpu = GpuRequest(devices=devices, resource="parallelism", line=parallelism.line)
     return around._replace(gpu=gpu, nodes=parallelism.get("workers").number or 1)
-
-
-def of_catalog(document: Node, context: Context) -> list[Invocation]:
-    """Return the servers of GPUStack's catalogue: `model_sets[].specs[]`, flags by backend."""
-    found: list[Invocation] = []
-    for model in document.get("model_sets").items:
-        for spec in model.get("specs").items:
-            backend = _BACKENDS.get(spec.get("backend").text.lower())
-            source = spec.get("huggingface_repo_id")
-            if backend is None or not source.is_text:
-                continue
-            line = spec.line
-            words = [Word("vllm", line), Word("serve", line), context.word(source)]
-            if backend == "sglang":
-                words = [Word("sglang", line), Word("serve", line), Word("--model-path", line)]
-                words.append(context.word(source))
-            env = environment(spec, context)
-            found.append(
-                Invocation(
-                    name=f"{model.get('name').text}/{spec.get('mode').text or 'standard'}",
-                    carrier="catalogue",
-                    file=context.file,
-                    line=line,
-                    words=(*words, *context.words(spec.get("backend_parameters"))),
-                    env=env,
-                    replicas=(copies := copies_of(spec.get("replicas"))).number,
-                    replicas_line=copies.line,
-                    engine=backend,
-                )
-            )
-    return found

@@ -8,8 +8,15 @@ Hugging Face server that KServe brings. An LLMInferenceService starts vLLM with 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from kvcalc.manifests.carriers.containers import environment, mistyped, of_pod, prepared
+from kvcalc.manifests.carriers.containers import (
+    environment,
+    image_of_node,
+    mistyped,
+    of_pod,
+    prepared,
+)
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.carriers.kubernetes import name_of
 from kvcalc.manifests.documents import Node
@@ -22,6 +29,7 @@ from kvcalc.manifests.substitution import kubelet, unexpanded
 __all__ = ["of_inference_service", "of_llm_inference_service", "of_runtime"]
 
 _LLM_FORMATS = ("huggingface", "vllm", "sglang", "llama", "tgi", "trtllm")
+_NAMES_MODEL = ("--model", "--model-id", "--model-dir")
 _DEVICES = "serving.kserve.io/exp-dra-device-count"
 _SELECTOR = "serving.kserve.io/exp-dra-cel-selector"
 _TYPE = re.compile(r"\['(?:type|productName)'\]\s*==\s*['\"]([\w .-]+)['\"]")
@@ -37,10 +45,9 @@ _PARALLELISM = (
 def of_inference_service(resource: Node, context: Context) -> list[Invocation]:
     """Return the server of an InferenceService's predictor."""
     predictor = resource.get("spec", "predictor")
-    model = predictor.get("model")
+    model, workers = predictor.get("model"), predictor.get("workerSpec")
     name, line = name_of(resource), resource.line
     replicas = copies_of(predictor.get("minReplicas"), least=1)
-    workers = predictor.get("workerSpec")
     nodes = 1 + (workers.get("size").number or 1) if workers.is_mapping else 1
     if not model.is_mapping:
         return of_pod(
@@ -52,27 +59,27 @@ def of_inference_service(resource: Node, context: Context) -> list[Invocation]:
             replicas=replicas,
             nodes=nodes,
         )
-    kind = model.get("modelFormat", "name").text.lower()
-    runtime = model.get("runtime").text
+    kind, runtime = model.get("modelFormat", "name").text.lower(), model.get("runtime").text
     if not any(each in kind or each in runtime for each in _LLM_FORMATS):
         return []
     env = environment(model, context)
     gpu, findings = of_resources(model.get("resources"))
     findings += mistyped(model)
     given = context.words(model.get("args"))
-    args = [kubelet(unexpanded(word, findings, "$({})"), env) for word in given]
+    words = [kubelet(unexpanded(word, findings, "$({})"), env) for word in given]
     container = _runtime_container(runtime, context)
-    before: list[Word] = []
+    itself = container is not None and not ("command" in container or "args" in container)
     if container is None:
-        before = [Word(text, model.line) for text in ("python", "-m", "huggingfaceserver")]
-    elif not _runs_itself(container):
-        before = [*context.words(container.get("command")), *context.words(container.get("args"))]
+        command = [Word(text, model.line) for text in ("python", "-m", "huggingfaceserver")]
+        words = [*command, *words]
+    elif not itself:
+        words = [*context.words(container.get("command")), *context.words(container.get("args")),
+                 *words]  # fmt: skip
         env = {**environment(container, context), **env}
-    words = [*before, *args]
-    uri = model.get("storageUri")
-    if not uri.is_text:
-        uri = model.get("storage", "path")
-    if uri.is_text and not _names_model(words):
+    uri = model.get("storageUri" if model.get("storageUri").is_text else "storage")
+    uri = uri if uri.is_text else uri.get("path")
+    named = any(w.text.replace("_", "-").split("=")[0] in _NAMES_MODEL for w in words)
+    if uri.is_text and not named:
         words += [Word("--model", uri.line), _model(uri, context)]
     return [
         Invocation(
@@ -88,29 +95,18 @@ def of_inference_service(resource: Node, context: Context) -> list[Invocation]:
             replicas_line=replicas.line,
             nodes=nodes,
             findings=tuple(findings),
-            under_entry_point=container is not None and _runs_itself(container),
+            under_entry_point=itself,
         )
     ]
 
 
-def _runs_itself(container: Node) -> bool:
-    return container.get("command").is_null and container.get("args").is_null
-
-
 def _runtime_container(runtime: str, context: Context) -> Node | None:
-    """Return the container of a runtime that stands in the same file."""
-    for each in context.documents:
-        if each.get("kind").text.endswith("ServingRuntime") and name_of(each) == runtime:
-            for container in each.get("spec", "containers").items:
-                return container
+    """Return the container of a runtime that stands in the same file, or beside it."""
+    for kind in ("ServingRuntime", "ClusterServingRuntime"):
+        found = context.find(kind, runtime)
+        if found is not None:
+            return next(iter(found.get("spec", "containers").items), None)
     return None
-
-
-def _names_model(words: list[Word]) -> bool:
-    return any(
-        word.text.replace("_", "-").split("=")[0] in ("--model", "--model-id", "--model-dir")
-        for word in words
-    )
 
 
 def _model(uri: Node, context: Context) -> Word:
@@ -123,15 +119,12 @@ def of_runtime(resource: Node, context: Context) -> list[Invocation]:
         used = each.get("spec", "predictor", "model", "runtime").text
         if used and used == name_of(resource):
             return []
-    spec = resource.get("spec")
-    worker = spec.get("workerSpec")
-    extra = {}
-    for key, variable in (
-        ("tensorParallelSize", "TENSOR_PARALLEL_SIZE"),
-        ("pipelineParallelSize", "PIPELINE_PARALLEL_SIZE"),
-    ):
-        if worker.get(key).is_text:
-            extra[variable] = context.word(worker.get(key))
+    spec, worker = resource.get("spec"), resource.get("spec", "workerSpec")
+    extra = {
+        f"{part.upper()}_PARALLEL_SIZE": context.word(worker.get(f"{part}ParallelSize"))
+        for part in ("tensor", "pipeline")
+        if worker.get(f"{part}ParallelSize").is_text
+    }
     return of_pod(
         spec,
         context,
@@ -149,58 +142,46 @@ def of_llm_inference_service(resource: Node, context: Context) -> list[Invocatio
 
     A configuration of the router alone (LLMInferenceServiceConfig) has none.
     """
-    spec = resource.get("spec")
-    name = name_of(resource)
+    spec, name = resource.get("spec"), name_of(resource)
     found = []
     if spec.get("model").is_mapping or spec.get("template").is_mapping:
-        found.append(_llm(spec, spec, name, resource, context))
-    prefill = spec.get("prefill")
-    if prefill.is_mapping:
-        found.append(_llm(prefill, spec, f"{name}/prefill", resource, context))
+        found.append(_llm(spec, name, resource, context))
+    if spec.get("prefill").is_mapping:
+        found.append(_llm(spec.get("prefill"), f"{name}/prefill", resource, context))
     return found
 
 
-def _llm(part: Node, spec: Node, name: str, resource: Node, context: Context) -> Invocation:
-    pod = part.get("template")
-    container = _main(pod)
+def _llm(part: Node, name: str, resource: Node, context: Context) -> Invocation:
+    pod, parallelism = part.get("template"), part.get("parallelism")
+    containers = pod.get("containers").items
+    named = [each for each in containers if each.get("name").text == "main"]
+    container = next(iter((*named, *containers, pod)))
     env = environment(container, context)
-    model = spec.get("model", "uri")
-    words = [Word("vllm", container.line), Word("serve", container.line)]
-    if model.is_text:
-        words.append(_model(model, context))
-    parallelism = part.get("parallelism")
-    for key, flag in _PARALLELISM:
-        node = parallelism.get(key)
-        if node.is_text:
-            words += [Word(flag, node.line), context.word(node)]
-    if parallelism.get("expert").is_true:
-        words.append(Word("--enable-expert-parallel", parallelism.get("expert").line))
     launches, given = prepared(container, context, env, likely=False)
-    whole = bool(launches and launches[0].words) and "command" in container
-    if not whole:
+    if launches and launches[0].words and "command" in container:
+        words = list(launches[0].words)
+    else:
+        words = [*_served(parallelism, resource, container.line, context)]
         words += [word for word in given if word.text not in ("vllm", "serve")]
-    more = env.get("VLLM_ADDITIONAL_ARGS")
-    more_words = () if more is None else split_words(more.text, Lines(more.line, 0), context.marks)
+    if (more := env.get("VLLM_ADDITIONAL_ARGS")) is not None:
+        words += split_words(more.text, Lines(more.line, 0), context.marks)
     gpu, findings = of_resources(container.get("resources"))
-    if gpu.resource is None:
-        gpu = _claimed(resource)
-    nodes = 1
-    data, local = parallelism.get("data").number, parallelism.get("dataLocal").number
-    if part.get("worker").is_mapping and data and local:
-        nodes = max(1, data // local)
-    elif part.get("worker").is_mapping:
-        nodes = parallelism.get("pipeline").number or 1
-    image = container.get("image")
+    gpu = _claimed(resource) if gpu.resource is None else gpu
+    nodes, data, local = 1, parallelism.get("data").number, parallelism.get("dataLocal").number
+    if part.get("worker").is_mapping:
+        stages = parallelism.get("pipeline").number or 1
+        nodes = max(1, data // local) if data and local else stages
+    copies = copies_of(part.get("replicas"))
     return Invocation(
         name=name,
         carrier="LLMInferenceService",
         file=context.file,
-        line=part.line if part is not spec else resource.line,
-        words=(*(launches[0].words if whole else words), *more_words),
-        image=context.word(image) if image.is_text else None,
+        line=part.line if "/" in name else resource.line,
+        words=tuple(words),
+        image=image_of_node(container, context),
         env=env,
         gpu=with_product(with_visible(gpu, env), pod),
-        replicas=(copies := copies_of(part.get("replicas"))).number,
+        replicas=copies.number,
         replicas_line=copies.line,
         nodes=nodes,
         findings=tuple(findings),
@@ -208,12 +189,17 @@ def _llm(part: Node, spec: Node, name: str, resource: Node, context: Context) ->
     )
 
 
-def _main(pod: Node) -> Node:
-    containers = pod.get("containers").items
-    for container in containers:
-        if container.get("name").text == "main":
-            return container
-    return containers[0] if containers else pod
+def _served(parallelism: Node, resource: Node, line: int, context: Context) -> Iterator[Word]:
+    """Yield the command that KServe makes of a model and of its parallelism."""
+    yield from (Word("vllm", line), Word("serve", line))
+    model = resource.get("spec", "model", "uri")
+    if model.is_text:
+        yield _model(model, context)
+    for key, flag in _PARALLELISM:
+        if (node := parallelism.get(key)).is_text:
+            yield from (Word(flag, node.line), context.word(node))
+    if parallelism.get("expert").is_true:
+        yield Word("--enable-expert-parallel", parallelism.get("expert").line)
 
 
 def _claimed(resource: Node) -> GpuRequest:

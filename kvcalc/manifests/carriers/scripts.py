@@ -1,4 +1,4 @@
-"""Shell scripts, and the files that they write: units, Compose files, Kubernetes manifests."""
+"""Shell scripts, and the files that they write: units, Compose files, manifests, other scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MENTIONS = re.compile(
 )
 """What a script that starts a server of a known engine mentions."""
 
-_WRITTEN = re.compile(r"(?i)\.(ya?ml|service|container|conf)$|(docker|container|model)file$")
+_WRITTEN = re.compile(r"(?i)\.(ya?ml|service|container|conf|sh|py)$|(docker|container|model)file$")
 _APPLIED = re.compile(r"(kubectl|oc|docker|podman|docker-compose|helm)$")
 
 Inner = Callable[[str, Attached], list[Invocation]]
@@ -41,7 +41,11 @@ def of_shell(text: str, place: Place, inner: Inner, first: int = 1) -> list[Invo
         return []
     launches, script = of_script(text, Lines(first), {}, place)
     found = of_launches(launches, place)
-    written = {path: body for path, body in script.files.items() if _WRITTEN.search(path)}
+    written = {
+        path: body
+        for path, body in script.files.items()
+        if _WRITTEN.search(path) or body.text.startswith("#!")
+    }
     for ran in script.commands:
         if ran.stdin is not None and any(_APPLIED.search(w.text) for w in ran.words[:3]):
             written.setdefault(f"-{ran.line}", ran.stdin)

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from decimal import Decimal
 
 from kvcalc.core.errors import InputError
 from kvcalc.manifests.carriers.containers import environment
-from kvcalc.manifests.carriers.context import Context, as_flags
+from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.carriers.kubernetes import name_of
+from kvcalc.manifests.carriers.vendors import Vendor, of_vendor, vendor_of
 from kvcalc.manifests.documents import Node, read_documents
-from kvcalc.manifests.found import Finding, GpuRequest, Invocation, Word
+from kvcalc.manifests.found import GpuRequest, Invocation, Word
 from kvcalc.manifests.launches import of_script
 from kvcalc.manifests.packages import installed_in
-from kvcalc.manifests.requests import copies_of, with_visible
+from kvcalc.manifests.requests import copies_of
 from kvcalc.manifests.templates import Piece
 
 __all__ = ["of_llama_swap", "of_ray_serve", "of_ray_service", "of_sky_pilot"]
 
 _MACRO = re.compile(r"\$\{([A-Za-z_][\w.-]*)\}")
-_SUFFIXED = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)([kKmMgGtT])", re.ASCII)
-_NUMBERS = {
-    *("max_model_len", "max_num_batched_tokens", "max_num_scheduled_tokens", "max_num_seqs"),
-    *("kv_cache_memory_bytes", "block_size"),
-}
 
 
 def of_ray_service(resource: Node, context: Context) -> list[Invocation]:
@@ -32,110 +26,39 @@ def of_ray_service(resource: Node, context: Context) -> list[Invocation]:
     config = resource.get("spec", "serveConfigV2")
     found: list[Invocation] = []
     for document in context.nested(config) if config.is_text else [config]:
-        found += of_ray_serve(document, context, name=name_of(resource))
+        found += of_ray_serve(document, context, name_of(resource))
     return found
 
 
-def of_ray_serve(document: Node, context: Context, name: str = "") -> list[Invocation]:
-    """Return the servers of a Ray Serve configuration's `llm_configs`."""
-    found: list[Invocation] = []
-    for application in document.get("applications").items:
-        called = application.get("name").text or name
-        args = application.get("args")
-        found += [_ray_model(config, called, context) for config in _llm_args(args)]
-        for each in args.get("llm_configs").items:
-            if each.is_text:
-                found += _llm_file(each.text, called, context)
-    return found
-
-
-def _llm_file(path: str, name: str, context: Context) -> list[Invocation]:
-    """Return the server of a configuration that a Ray Serve file names by its path."""
-    text = context.folder.read(path)
-    if text is None:
+def of_ray_serve(document: Node, context: Context, name: str = "llm") -> list[Invocation]:
+    """Return the servers of a Ray Serve configuration's `llm_configs`, and of the files there."""
+    vendor = vendor_of(document)
+    if vendor is None:
         return []
-    inner = context.of_file(path)
+    found = of_vendor(vendor, document, context)
+    for application in document.get("applications").items:
+        for each in application.get("args", "llm_configs").items:
+            text = context.folder.read(each.text) if each.is_text else None
+            if text is not None:
+                found += _llm_file(text, vendor, context.of_file(each.text))
+    return [each if each.name else each._replace(name=name) for each in found]
+
+
+def _llm_file(text: str, vendor: Vendor, context: Context) -> list[Invocation]:
+    """Return the servers of a configuration that a Ray Serve file names by its path."""
     try:
-        documents = read_documents(text, inner.file, context.marks)
+        documents = read_documents(text, context.file, context.marks)
     except InputError:
         return []
-    return [_ray_model(config, name, inner) for config in documents if config.is_mapping]
-
-
-def _llm_args(args: Node) -> Iterator[Node]:
-    for key in ("llm_configs", "llm_config", "prefill_config", "decode_config"):
-        node = args.get(key)
-        for each in node.items or ([node] if node.is_mapping else []):
-            if each.is_mapping:
-                yield each
-    if "engine_kwargs" in args:
-        yield args
-
-
-def _ray_model(config: Node, name: str, context: Context) -> Invocation:
-    loading = config.get("model_loading_config")
-    source = loading.get("model_source")
-    if not source.is_text:
-        source = loading.get("model_id")
-    words = [Word("vllm", config.line), Word("serve", config.line)]
-    if source.is_text:
-        words.append(context.word(source))
-    kwargs = config.get("engine_kwargs")
-    plain, findings = _python_numbers(kwargs)
-    words += as_flags(plain, context)
-    kind = config.get("accelerator_type")
-    tensor = kwargs.get("tensor_parallel_size").number or 1
-    pipeline = kwargs.get("pipeline_parallel_size").number or 1
-    gpu = GpuRequest(line=kind.line)
-    bundles = config.get("placement_group_config", "bundles")
-    counted = [count for b in bundles.items if (count := b.get("GPU").number) is not None]
-    if counted:
-        gpu = gpu._replace(devices=sum(counted), resource="GPU", line=bundles.line)
-    else:
-        resource = "accelerator_type" if kind.is_text else "tensor_parallel_size"
-        gpu = gpu._replace(devices=tensor * pipeline, resource=resource)
-    if kind.is_text:
-        gpu = gpu._replace(product=context.word(kind), product_key="accelerator_type")
-    deployment = config.get("deployment_config")
-    copies = copies_of(
-        deployment.get("num_replicas"), deployment.get("autoscaling_config", "min_replicas")
-    )
-    env = {
-        key: context.word(node)
-        for key, node in config.get("runtime_env", "env_vars").fields.items()
-    }
-    return Invocation(
-        name=loading.get("model_id").text or name or "llm",
-        carrier="Ray Serve",
-        file=context.file,
-        line=config.line,
-        words=tuple(words),
-        env=env,
-        gpu=with_visible(gpu, env),
-        replicas=copies.number,
-        replicas_line=copies.line,
-        findings=tuple(findings),
-        engine="vllm",
-    )
-
-
-def _python_numbers(kwargs: Node) -> tuple[list[tuple[str, Node]], list[Finding]]:
-    """Return engine_kwargs without the numbers that Python does not read, and these.
-
-    They go to the engine as they are, not through its command line, which reads 32k.
-    """
-    plain: list[tuple[str, Node]] = []
-    findings: list[Finding] = []
-    for key, node in kwargs.fields.items():
-        found = _SUFFIXED.fullmatch(node.raw.strip())
-        if key not in _NUMBERS or found is None:
-            plain.append((key, node))
-            continue
-        by = 1000 if found[2].islower() else 1024
-        number = int(Decimal(found[1]) * by ** (1 + "kmgt".index(found[2].lower())))
-        message = f"{key} is no number here: engine_kwargs go to the engine as they are"
-        findings.append(Finding("bad-value", "error", message, f"write {number}", node.line))
-    return plain, findings
+    found: list[Invocation] = []
+    for config in documents:
+        node = config
+        for key in ("llm_config", "args"):
+            node = Node({key: node}, config.line, config.file)
+        items = Node([node], config.line, config.file)
+        whole = Node({"applications": items}, config.line, config.file)
+        found += of_vendor(vendor, whole, context)
+    return found
 
 
 def of_sky_pilot(task: Node, context: Context) -> list[Invocation]:

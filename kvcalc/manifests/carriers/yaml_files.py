@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from kvcalc.manifests.carriers import charts, embedded, kserve, operators, other_values, serving
+from kvcalc.manifests.carriers import dynamo, embedded, kserve, serving, values
 from kvcalc.manifests.carriers.compose import of_compose
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.carriers.kubernetes import name_of, of_resource, pods_of, resources_of
 from kvcalc.manifests.carriers.kustomize import of_kustomization
+from kvcalc.manifests.carriers.vendors import of_vendor, vendor_of
 from kvcalc.manifests.documents import Node, read_documents
 from kvcalc.manifests.found import Finding, Invocation, Level
 from kvcalc.manifests.sources import Folder
@@ -18,8 +20,8 @@ __all__ = ["of_documents", "of_yaml"]
 
 _Reader = Callable[[Node, Context], list[Invocation]]
 
-_GROUPS = {"inference.llmkube.dev": {"InferenceService": operators.of_llmkube}}
-"""Kinds of which another API group has its own: the group decides."""
+_SILENT = ("ConfigMap", "Secret", "CustomResourceDefinition")
+"""Kinds that start nothing, whatever they hold."""
 
 _KINDS: dict[str, _Reader] = {
     "InferenceService": kserve.of_inference_service,
@@ -27,12 +29,10 @@ _KINDS: dict[str, _Reader] = {
     "ClusterServingRuntime": kserve.of_runtime,
     "LLMInferenceService": kserve.of_llm_inference_service,
     "LLMInferenceServiceConfig": kserve.of_llm_inference_service,
-    "DynamoGraphDeployment": operators.of_dynamo,
-    "DynamoComponentDeployment": operators.of_dynamo,
-    "Workspace": operators.of_kaito,
-    "InferenceSet": operators.of_kaito,
-    "ModelClaim": operators.of_model_claim,
+    "DynamoGraphDeployment": dynamo.of_dynamo,
+    "DynamoComponentDeployment": dynamo.of_dynamo,
     "RayService": serving.of_ray_service,
+    **dict.fromkeys((*values.RELEASES, "ApplicationSet"), values.of_release),
 }
 
 
@@ -84,17 +84,14 @@ def of_documents(documents: list[Node], context: Context) -> list[Invocation]:
 def _reader(node: Node) -> _Reader | None:
     """Return what reads a document; None for what starts no server."""
     kind = node.get("kind").text
+    if node.get("applications").is_list and not kind:
+        return serving.of_ray_serve
+    if node.is_mapping and not _is_compose(node) and (vendor := vendor_of(node)) is not None:
+        return partial(of_vendor, vendor)
+    if kind in _SILENT:
+        return None
     if kind:
-        group = node.get("apiVersion").text.partition("/")[0]
-        if kind == "Kustomization":
-            return of_kustomization
-        if kind == "Model" and group == "kubeai.org":
-            return operators.of_kubeai
-        if kind in _GROUPS.get(group, {}):
-            return _GROUPS[group][kind]
-        if kind in ("ConfigMap", "Secret"):
-            return None
-        return _KINDS.get(kind, _resource)
+        return of_kustomization if kind == "Kustomization" else _KINDS.get(kind, _resource)
     if node.is_list:
         return embedded.of_texts
     return _by_keys(node) if node.is_mapping else None
@@ -113,13 +110,6 @@ def _is_compose(node: Node) -> bool:
     )
 
 
-def _is_ai_on_eks(node: Node) -> bool:
-    server = node.get("inference", "modelServer")
-    return node.get("inference").is_mapping and (
-        node.get("modelParameters").is_mapping or server.is_mapping
-    )
-
-
 def _is_task(node: Node) -> bool:
     return node.get("run").is_text and any(key in node for key in ("resources", "envs", "setup"))
 
@@ -127,27 +117,27 @@ def _is_task(node: Node) -> bool:
 _FILES: tuple[tuple[Callable[[Node], bool], _Reader], ...] = (
     # whether it is such a file, and what reads it; the first that fits
     (_is_compose, of_compose),
-    (lambda node: node.get("servingEngineSpec").is_mapping, charts.of_production_stack),
-    (lambda node: node.get("modelArtifacts").is_mapping, charts.of_modelservice),
-    (lambda node: node.get("catalog").is_mapping, operators.of_kubeai_catalog),
-    (_is_ai_on_eks, charts.of_ai_on_eks),
     (lambda node: "serveConfigV2" in node, serving.of_ray_service),
-    (lambda node: node.get("applications").is_list, serving.of_ray_serve),
     (_is_task, serving.of_sky_pilot),
     (
         lambda node: any("cmd" in model for model in node.get("models").fields.values()),
         serving.of_llama_swap,
     ),
     (lambda node: node.get("resources").is_list and "kind" not in node, of_kustomization),
-    (lambda node: node.get("model_sets").is_list, embedded.of_catalog),
 )
 
 
 def _other(node: Node, context: Context) -> list[Invocation]:
-    return other_values.of_other_values(node, context) or embedded.of_texts(node, context)
+    return values.of_values(node, context) or embedded.of_texts(node, context)
 
 
 def _resource(node: Node, context: Context) -> list[Invocation]:
-    return of_resource(node, context) or (
-        [] if any(pods_of(node)) else embedded.of_texts(node, context)
-    )
+    """Return the servers of a kind that nobody knows: its pods, its images and flags, its texts."""
+    found = of_resource(node, context)
+    if found or any(pods_of(node)):
+        return found
+    name = name_of(node)
+    return [
+        each._replace(name=name or each.name, carrier=node.get("kind").text)
+        for each in values.of_other_values(node.get("spec"), context)
+    ] or embedded.of_texts(node, context)

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Protocol
 
 from kvcalc.manifests.commands.images import Image, image_of
+from kvcalc.manifests.commands.options import Given
 from kvcalc.manifests.commands.programs import Start, start_of
 from kvcalc.manifests.commands.reading import ReadFile, Reading
 from kvcalc.manifests.found import Attached, Invocation, Server, Word
@@ -38,11 +39,13 @@ _PROGRAMS = {
     "tensorrt_llm": "trtllm",
     "trt-llm": "trtllm",
     "text-generation-inference": "tgi",
+    "nim": "nim",
 }
 """Engine, as a carrier may call it -> program."""
 
 _REFUSED = {
     "koboldcpp": "koboldcpp is a llama.cpp with flags of its own, which kvcalc does not read",
+    "nim": "a NIM chooses its engine and profile by the GPU that it finds: not modelled",
 }
 _VISIBLE = (
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
@@ -98,6 +101,9 @@ def read(invocation: Invocation, read_file: ReadFile = _nothing) -> Server:
         _entry_point(reading, image, start)
     reader: _Reader = import_module(module)
     reader.read(reading, start)
+    for name, word in invocation.given.items():
+        if name not in reading.settings:
+            reading.text(name, "other", Given(name, name, (word,)))
     return reading.server()
 
 

@@ -72,6 +72,8 @@ def written_by(
     if written is None or program not in ("cat", "tee", "echo"):
         return
     for operator, path in targets:
+        if path.startswith("/dev/"):
+            continue
         before = files.get(path) if operator == ">>" else None
         if before is not None:
             written = written._replace(text=before.text + written.text, line=before.line)
