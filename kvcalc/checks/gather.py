@@ -18,7 +18,7 @@ from kvcalc.checks.file import (
     read_check_file,
 )
 from kvcalc.checks.models import Models
-from kvcalc.checks.servers import of_entry, of_server
+from kvcalc.checks.servers import of_alternatives, of_entry
 from kvcalc.checks.sized import Load
 from kvcalc.checks.targets import Fault, Target
 from kvcalc.checks.workloads import load_of
@@ -103,7 +103,8 @@ def gather(
     broken: list[tuple[str, KvcalcError]] = []
     context = _context(options, options.settings)
     if command:
-        targets += [of_server(server, context) for server in _of_command(command)]
+        for server in _of_command(command):
+            targets += of_alternatives(server, context)
     for path in paths:
         try:
             targets += _of_path(path, options, context, stdin)
@@ -193,7 +194,8 @@ def _of_path(
     for source, servers, targets in found:
         yield from targets
         if not is_values_of(source.name, charts):
-            yield from (of_server(server, context) for server in servers)
+            for server in servers:
+                yield from of_alternatives(server, context)
 
 
 def _servers(source: Source) -> list[Server]:
@@ -294,7 +296,7 @@ def _of_files(
     for server in servers:
         own = server.invocation.name
         name = entry.name if len(servers) == 1 else f"{entry.name}/{own}"
-        yield of_server(server, context, entry, name=name, loads=loads)
+        yield from of_alternatives(server, context, entry, name=name, loads=loads)
 
 
 def _unread(path: str, error: KvcalcError) -> Iterator[Target]:

@@ -19,11 +19,11 @@ from kvcalc.core.units import format_count, format_number_of
 from kvcalc.core.weight_dtypes import weight_width
 from kvcalc.engines import known as known_engine
 from kvcalc.manifests.found import Finding, Server, Setting
-from kvcalc.manifests.gpus import other_device
+from kvcalc.manifests.gpus import find_card, other_device
 from kvcalc.sizing import Question
 from kvcalc.sizing.shares import LONGER
 
-__all__ = ["of_entry", "of_server"]
+__all__ = ["of_alternatives", "of_entry", "of_server"]
 
 _NOTHING = Entry("", 0)
 _NO_CARD = (
@@ -56,6 +56,30 @@ def of_server(
         loads: its workloads.
     """
     return _Build(server, context, entry, loads).target(name or server.invocation.name)
+
+
+def of_alternatives(
+    server: Server,
+    context: Context,
+    entry: Entry = _NOTHING,
+    *,
+    name: str = "",
+    loads: tuple[Load, ...] = (),
+) -> list[Target]:
+    """Return what is checked of a server, once on each of the cards that its file lets it have."""
+    gpu = server.invocation.gpu
+    cards = [gpu.product, *gpu.choices] if gpu.product is not None and gpu.choices else []
+    apart = {find_card(word.text).name or word.text: word for word in cards if word}
+    if len(apart) < 2 or context.gpu is not None or "gpu" in entry.settings:  # noqa: PLR2004
+        return [of_server(server, context, entry, name=name, loads=loads)]
+    called = name or server.invocation.name
+    found: list[Target] = []
+    for card, word in apart.items():
+        asked = server.invocation._replace(gpu=gpu._replace(product=word, choices=()))
+        one = server._replace(invocation=asked, findings=() if found else server.findings)
+        label = word.shown if word.variables else card
+        found.append(of_server(one, context, entry, name=f"{called}/{label}", loads=loads))
+    return found
 
 
 def of_entry(
@@ -220,9 +244,6 @@ class _Build:
         product, key = (word, None) if word is not None else (None, gpu.product_key)
         if product is None and gpu.product is not None:
             product = gpu.product.text
-        if product is not None and gpu.choices and word is None and self.context.gpu is None:
-            every = ", ".join([product, *(choice.text for choice in gpu.choices)])
-            raise UnknownNameError("GPU", every, (), hint="any of these: name one with --gpu")
         card = self.context.card(product, key)
         if self.context.gpu_memory is None and gpu.memory_bytes is not None:
             card = _with_memory(card, gpu.memory_bytes)

@@ -44,6 +44,8 @@ spec:
           resources:
             limits:
               nvidia.com/gpu: 2
+          volumeMounts: [{name: shm, mountPath: /dev/shm}]
+      volumes: [{name: shm, emptyDir: {medium: Memory}}]
 """
 CURED = DEPLOY.replace("tensor-parallel-size=2", "tensor-parallel-size=4").replace(
     "nvidia.com/gpu: 2", "nvidia.com/gpu: 4"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from kvcalc.checks.gather import Options, gather
 from kvcalc.core.errors import InputError
-from kvcalc.manifests import Folder, read_source
+from kvcalc.manifests import Folder, read_paths, read_source
+from kvcalc.manifests.carriers import vendor_quirks, vendors
+from kvcalc.manifests.commands import read as read_command
 from kvcalc.manifests.found import GpuRequest, Invocation, Word
 
 
@@ -860,3 +864,257 @@ def test_names_are_unique_in_a_file() -> None:
     found = read("vllm serve a\nvllm serve b\nvllm serve c\n", "x.sh")
 
     assert [each.name for each in found] == ["server/1", "server/2", "server/3"]
+
+
+def test_the_table_of_vendors_names_what_there_is() -> None:
+    """A kind is read by one row; a quirk and an engine exist."""
+    rows = vendors.table()
+    kinds = [(kind, row.group) for row in rows for kind in row.kinds]
+
+    assert len(kinds) == len(set(kinds))
+    for row in rows:
+        assert row.kinds or row.keys, row
+        assert not row.quirk or callable(getattr(vendor_quirks, row.quirk)), row
+        meant = row.engine if isinstance(row.engine, dict) else {"": row.engine}
+        names = {name for key, name in meant.items() if key not in ("at", "has")}
+        assert names <= vendors.STARTS.keys(), row
+
+
+def test_a_resource_beside_is_found(tmp_path: Path) -> None:
+    """A Model that stands in a file of its own; what refers to nothing at hand names the model."""
+    service = (
+        "apiVersion: inference.llmkube.dev/v1alpha1\nkind: InferenceService\n"
+        "metadata: {name: chat}\nspec: {modelRef: llama, contextSize: 4096}\n"
+    )
+    model = (
+        "apiVersion: inference.llmkube.dev/v1alpha1\nkind: Model\nmetadata: {name: llama}\n"
+        "spec: {source: https://x/y.gguf, quantization: Q8_0}\n"
+    )
+    (tmp_path / "service.yaml").write_text(service, encoding="utf-8")
+    (alone,) = read_paths([str(tmp_path / "service.yaml")]).servers
+    (tmp_path / "model.yaml").write_text(model, encoding="utf-8")
+    (tmp_path / "broken.yaml").write_text("kind: Model # llama\n\t- [", encoding="utf-8")
+    (found,) = read_paths([str(tmp_path / "service.yaml")]).servers
+
+    assert alone.model is not None and alone.model.value == "llama"
+    assert [f.code for f in alone.findings] == ["assumed-model"]
+    assert found.model is not None and found.model.value == "https://x/y.gguf"
+    assert found.model.file == str(tmp_path / "model.yaml")
+    assert found.findings == ()
+    assert [s.value for s in found.settings if s.name == "quantization"] == ["Q8_0"]
+
+
+def test_names_of_a_release() -> None:
+    """One server has the release's name, several their own behind it."""
+    text = """
+        kind: HelmRelease
+        metadata: {name: r}
+        spec:
+          values:
+            servingEngineSpec:
+              modelSpec:
+                - {name: a, modelURL: x/a}
+                - {name: b, modelURL: x/b}
+        """
+    assert [each.name for each in read(text)] == ["r/a", "r/b"]
+    assert [each.carrier for each in read(text)] == ["HelmRelease"] * 2
+    assert one(text.replace("- {name: b, modelURL: x/b}", "")).name == "r"
+
+
+def test_values_over_values() -> None:
+    """ConfigMaps first, then texts, mappings and parameters; lists whole, but by parameters."""
+    text = """
+        kind: Application
+        metadata: {name: r}
+        spec:
+          source:
+            helm:
+              values: |
+                servingEngineSpec:
+                  modelSpec:
+                    - {name: a, modelURL: x/a, vllmConfig: {maxModelLen: 1, maxNumSeqs: 2}}
+                    - {name: b, modelURL: x/b}
+              valuesObject:
+                servingEngineSpec: {tolerations: []}
+              parameters:
+                - {name: "servingEngineSpec.modelSpec[1].vllmConfig.maxModelLen", value: "7"}
+                - {name: "servingEngineSpec.modelSpec[0].vllmConfig.maxNumSeqs", value: "9"}
+                - {name: "[", value: x}
+                - {name: "a[99999]", value: x}
+        """
+    assert [said(each) for each in read(text)] == [
+        "vllm serve x/a --max-model-len 1 --max-num-seqs 9",
+        "vllm serve x/b --max-model-len 7",
+    ]
+    over = text.replace("{tolerations: []}", "{modelSpec: [{name: c, modelURL: x/c}]}")
+    assert said(read(over)[0]) == "vllm serve x/c --max-num-seqs 9"
+
+
+def test_a_kind_that_nobody_knows() -> None:
+    """An image of an engine with its flags is a server, in whatever resource; a definition none."""
+    text = """
+        apiVersion: example.dev/v1
+        kind: {kind}
+        metadata: {name: m}
+        spec:
+          predictor:
+            replicas: 2
+            image: vllm/vllm-openai:v0.33.0
+            args: [--model=a/b]
+            resources: {limits: {nvidia.com/gpu: 2}}
+        """
+    found = one(text.replace("{kind}", "Serving"))
+    assert (found.name, found.carrier, said(found)) == ("m", "Serving", "--model=a/b")
+    assert (found.replicas, found.gpu.devices) == (2, 2)
+    with pytest.raises(InputError):
+        read(text.replace("{kind}", "CustomResourceDefinition"))
+
+
+def test_env_files_of_compose() -> None:
+    """`.env` and env_file put in their own variables; single quotes keep them; defaults; order."""
+    found = read(
+        """
+        services:
+          a:
+            image: vllm/vllm-openai:${TAG}
+            env_file: [one.env, two.env]
+            environment: {SEQS: "8"}
+            entrypoint: [sh, -c]
+            command: ["vllm serve $$MODEL --max-model-len $$LEN --max-num-seqs $$SEQS --dtype $$D"]
+        """,
+        _dot_env="ORG=meta-llama\nMODEL=${ORG}/x # said\nexport TAG=v0.33.0\n",
+        one_dot_env="MODEL=${MODEL}\nLEN=1024\nSEQS=4\nD='$ORG'\n",
+        two_dot_env='LEN="${NONE:-2048}"\n',
+    )
+    (server,) = map(read_command, found)
+    settings = {s.name: s.value for s in server.settings}
+
+    assert server.engine_version == "0.33.0"
+    assert server.model is not None and server.model.value == "meta-llama/x"
+    assert (settings["max_model_len"], settings["max_num_seqs"]) == (2048, 8)
+    assert settings["dtype"] is None  # a text of single quotes is no variable's
+
+
+def test_env_files_that_hold_themselves() -> None:
+    """A variable that doubles itself ends; one that has no value stays as written."""
+    doubled = "A=xx\n" + "A=${A}${A}\n" * 60
+    text = "services: {a: {image: vllm/vllm-openai, command: --model $A$B --dtype $C}}\n"
+    (found,) = read(text, _dot_env=f"{doubled}B=${{B}}\nC=${{D}}\n")
+    assert found.words[1].unresolved == ()
+    assert len(found.words[1].text) <= 100_000
+
+
+PYTHON = {
+    "list": ("subprocess.run(['vllm', 'serve', 'a/b', '--dtype', 'half'])", True),
+    "shell": ("os.system('vllm serve a/b --dtype half')", True),
+    "joined": ("c = ['vllm', 'serve', 'a/b']\nc += ['--dtype', 'half']\nrun(' '.join(c))", True),
+    "sum": ("run(['vllm', 'serve', 'a/b'] + ['--dtype', 'half'])", True),
+    "starred": ("x = ['--dtype', 'half']\nrun(['vllm', 'serve', 'a/b', *x])", True),
+    "constant": ("M = 'a/b'\nrun(['vllm', 'serve', M, '--dtype', 'half'])", True),
+    "f-string": ("M, D = 'a', 1\nD = 'half'\nrun(['vllm', 'serve', 'a/b', f'--dtype={D}'])", True),
+    "a default": ("def f(m='a/b'):\n  run(['vllm', 'serve', m, '--dtype', 'half'])", True),
+    "a variable": ("m = os.getenv('M', 'a/b')\nrun(['vllm', 'serve', m, '--dtype', 'half'])", True),
+    "split": ("Popen(shlex.split('vllm serve a/b --dtype half'))", True),
+    "in a class": ("class A:\n  def f(self):\n    run(['vllm', 'serve', 'a/b', '--dtype=half'])",
+                   True),
+    "returned": ("def f():\n  return ['vllm', 'serve', 'a/b', '--dtype', 'half']", True),
+    "keyword": ("App(command=['vllm', 'serve', 'a/b', '--dtype', 'half'])", True),
+    "in a shell": ("run(['bash', '-c', 'vllm serve a/b --dtype half'])", True),
+    "docker": ("run(['docker', 'run', 'vllm/vllm-openai', '--model', 'a/b', '--dtype', 'half'])",
+               True),
+    "branch": ("c = ['vllm', 'serve', 'a/b', '--dtype', 'half']\nif x():\n  c += ['--tp', '2']",
+               True),
+    "known branch": ("F = True\nc = ['vllm', 'serve', 'a/b']\nif F:\n  c += ['--dtype', 'half']",
+                     True),
+    "not served": ("run(['vllm', 'bench', 'serve', '--model', 'a/b'])", False),
+    "another": ("x = ['vllm', 'sglang']\nprint('vllm serve a/b')", False),
+    "a doc string": ('"""vllm serve a/b --dtype half"""', False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PYTHON)
+def test_python(kind: str) -> None:
+    """Commands as launchers build them, once each; nothing is run."""
+    text, served = PYTHON[kind]
+    if not served:
+        with pytest.raises(InputError, match="starts no server"):
+            read(text, "x.py")
+        return
+    (server,) = map(read_command, read(text, "x.py"))
+    assert server.model is not None and server.model.value == "a/b"
+    assert [(s.name, s.value) for s in server.settings] == [("dtype", "float16")]
+
+
+def test_python_of_modal() -> None:
+    """The GPUs of the decorator, what the image installs, its own variables."""
+    text = """
+        base = modal.Image.from_registry("vllm/vllm-openai:v0.11.0")
+        image = base.env({"CUDA_VISIBLE_DEVICES": "1"})
+        @app.function(gpu=%s)
+        def serve():
+            subprocess.Popen(["vllm", "serve", "a/b"])
+        """
+    for gpu, devices, product in (
+        ('"H100:2"', 2, "H100"),
+        ('"H100!"', 1, "H100"),
+        ('["H100", "A100-80GB"]', 1, "H100"),
+        ("modal.gpu.A100(count=4)", 4, "A100"),
+        ('f"L4:{2}"', 2, "L4"),
+    ):
+        found = one(text % gpu, "x.py")
+        assert (found.gpu.devices, found.gpu.product and found.gpu.product.text) == (
+            devices,
+            product,
+        )
+        assert (found.name, found.gpu.visible) == ("serve", ("1",))
+        assert read_command(found).engine_version == "0.11.0"
+    assert one(text % "N", "x.py").gpu.product is None
+
+
+def test_python_that_is_none() -> None:
+    """What cannot be parsed is passed over with its line; what names no engine is not parsed."""
+    with pytest.raises(InputError, match="cannot be parsed") as caught:
+        read("x = (\nrun(['vllm', 'serve'", "x.py")
+    assert caught.value.where.startswith("x.py:")
+    with pytest.raises(InputError, match="starts no server"):
+        read("print 'no engine'", "x.py")
+
+
+def test_each_card_that_may_be_given_is_checked(tmp_path: Path) -> None:
+    """A target a card, findings once; one that the caller names is alone."""
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "resources: {accelerators: [L4:1, H100:1, NVIDIA-H100-80GB-HBM3:1]}\n"
+        "run: vllm serve meta-llama/Llama-3.1-8B --max-modl-len 1\n",
+        encoding="utf-8",
+    )
+    found = gather([str(path)], (), Options())
+    assert [t.name for t in found] == ["task/l4", "task/h100-80gb"]
+    assert [t.gpu and t.gpu.name for t in found] == ["l4", "h100-80gb"]
+    assert [len(t.findings) for t in found] == [1, 0]
+    assert len(gather([str(path)], (), Options(gpu="h200"))) == 1
+
+
+def test_accelerators_by_their_number() -> None:
+    """A command that reads the number of its devices is another for each."""
+    text = """
+        resources:
+          any_of:
+            - {accelerators: L4:4}
+            - {accelerators: {H100: 1}}
+            - {accelerators: [H200, "A100-80GB:1"]}
+        run: vllm serve a/b --tensor-parallel-size $SKYPILOT_NUM_GPUS_PER_NODE
+        """
+    found = read(text)
+    assert [each.name for each in found] == ["task/L4:4", "task/H100:1"]
+    assert [said(each).rpartition(" ")[2] for each in found] == ["4", "1"]
+    assert [word.text for word in found[1].gpu.choices] == ["H200", "A100-80GB"]
+
+
+def test_scripts_that_scripts_write() -> None:
+    """By their name or their first line, once, whatever else takes their text."""
+    for target in ("cat > run.sh <<'X'", "sudo tee /opt/run > /dev/null <<X", "tee run <<'X'"):
+        text = f"{target}\n#!/bin/sh\nexec vllm serve a/b --dtype half\nX\nchmod +x run\n"
+        found = one(text, "install.sh")
+        assert said(found) == "vllm serve a/b --dtype half"
+        assert found.words[0].line == 3

@@ -103,7 +103,7 @@ def expected_of(each: Mapping[str, Any]) -> Expected:
     texts = {key: text(value) for key, value in each["settings"].items()}
     optional = {key: text(value) for key, value in each.get("optional", {}).items()}
     devices, product = text(each.get("devices", "-")), each.get("product", "-")
-    return Expected(each["model"], texts, optional, (devices,), (product,))
+    return Expected(each["model"], texts, optional, (devices,), tuple(product.split(",")))
 
 
 def text(value: object) -> str:

@@ -17,7 +17,18 @@ from kvcalc.manifests import Folder, find, read_paths, read_source
 from kvcalc.manifests.reading import MAX_SERVERS
 from kvcalc.manifests.sources import MAX_BYTES, PassedOverError
 
-NAMES = ("x.yaml", "x.sh", "Dockerfile", "x.service", "x.md", "x.tf", "x.tpl", "-", "Modelfile")
+NAMES = (
+    "x.py",
+    "x.yaml",
+    "x.sh",
+    "Dockerfile",
+    "x.service",
+    "x.md",
+    "x.tf",
+    "x.tpl",
+    "-",
+    "Modelfile",
+)
 
 
 def bomb() -> bytes:
@@ -56,6 +67,10 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "continued": lambda: b"[Service]\n" + b"ExecStart=vllm serve x \\\n" * 100_000,
     "fences": lambda: (b"`" * 5_000 + b"\nvllm\n") * 300,
     "servers": lambda: b"vllm serve a\n" * 15_000,
+    "nested lists": lambda: b"vllm = " + b"[" * 150 + b"]" * 150 + b"\n",
+    "sums": lambda: b"vllm = " + b"a + " * 20_000 + b"a\n",
+    "lists of words": lambda: b"x = ['vllm', 'serve', *x]\n" * 20_000,
+    "calls of calls": lambda: b"x = " + b"str(" * 90 + b"'vllm'" + b")" * 90 + b"\n",
 }  # fmt: skip
 
 

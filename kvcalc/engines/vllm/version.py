@@ -42,12 +42,13 @@ LAST_V0 = (0, 10)
 _FIRST_V1 = (0, 7)
 
 _VERSION = re.compile(
-    r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:post|rc|dev)\d*)*(?:\+(?P<local>\S*))?", re.ASCII
+    r"v?(\d+)\.(\d+)(?:\.(\d+)(?:\.\d+)?)?(?:\.?(?:post|rc|dev)\d*)*(?:\+(?P<local>\S*))?",
+    re.ASCII,
 )
 
 
 def release(text: str | None) -> Release:
-    """Return the release of that spelling; the newest known one for None.
+    """Return the release of that spelling; the newest known one for None. 0.10.1.1 is a 0.10.1.
 
     `+v0` and `+v1` name the engine of a release that has both (0.7 to 0.10).
 

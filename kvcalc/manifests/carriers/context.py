@@ -73,10 +73,11 @@ class Context:
     def find(self, kind: str, name: str) -> Node | None:
         """Return a resource of the same file, or of one beside it; None where there is none."""
         documents = [*self.documents]
-        for file, text in self.folder.near(".yaml", ".yml") if name else ():
-            if kind in text and name in text and file != os.path.basename(self.file):
+        for other, text in self.folder.near(".yaml", ".yml") if name else ():
+            if kind in text and name in text and other != os.path.basename(self.file):
+                file = beside(self.file, other)
                 with contextlib.suppress(InputError):
-                    documents += read_documents(*_clean(text, file, self.marks))
+                    documents += read_documents(marked(text, None, self.marks)[0], file, self.marks)
         for each in documents:
             if each.get("kind").text == kind and each.get("metadata", "name").text == name:
                 return each
@@ -85,12 +86,6 @@ class Context:
     def nested(self, node: Node) -> list[Node]:
         """Return the YAML documents that a scalar holds."""
         return read_documents(node.raw, node.file.name, self.marks, node.lines().at(0, 0))
-
-
-def _clean(text: str, file: str, marks: Templates) -> tuple[str, str, Templates]:
-    """Return what `read_documents` takes of a file beside."""
-    clean, templates = marked(text, None, marks)
-    return clean, file, templates
 
 
 def kebab(key: str) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kvcalc.core.errors import InputError
-from kvcalc.manifests.commands.programs import start_of
 from kvcalc.manifests.found import GpuRequest, Invocation, Word
 from kvcalc.manifests.launched import Launch, Place
 from kvcalc.manifests.launches import of_container, of_script
@@ -33,7 +32,9 @@ STARTS = re.compile(
 _SHELLS = {"system", "run", "Popen", "call", "check_call", "check_output", "getoutput", "popen"}
 _SHELLS |= {"create_subprocess_shell", "run_commands"}
 _MOST = 2**20  # characters
-_MOST_WORDS = 1_000
+_MOST_WORDS = 300  # of a command
+_MOST_LISTS = 20_000
+_MOST_COMMANDS = 500  # of one file
 _COUNTED = re.compile(r"(.+?)!?(?::(\d{1,3}))?")
 
 _Text = Word
@@ -73,7 +74,7 @@ class _Reader:
         self.place = place
         self.marks = marks
         self.names: dict[str, _Value] = {}
-        self.lists: dict[tuple[int, int], tuple[list[Word], _Scope]] = {}
+        self.lists: dict[tuple[int, int, int], tuple[list[Word], _Scope]] = {}
         self.launches: list[tuple[Launch, _Scope]] = []
         self.env: dict[str, Word] = {}
         self.installed: dict[str, str] = {}
@@ -81,9 +82,8 @@ class _Reader:
 
     def invocations(self) -> Iterator[Invocation]:
         """Yield the servers, with what the file says of all of them."""
-        for (line, _), (words, scope) in self.lists.items():
-            if start_of(words, None).program is None and not _runs_shell(words):
-                continue
+        named = [each for each in self.lists.items() if _names_engine(each[1][0])]
+        for (line, *_), (words, scope) in named[:_MOST_COMMANDS]:
             for launch in of_container(words, None, {}, self.place, line=line, closed=False):
                 self.launches.append((launch, scope))
         self.launches.sort(key=lambda each: each[0].line)
@@ -116,7 +116,8 @@ class _Reader:
                 ast.Assign(targets=[ast.Name(id=name)], value=value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
             ):
-                self.calls(value, scope)
+                if not isinstance(value, ast.List | ast.Tuple):
+                    self.calls(value, scope)
                 self.names[name] = self.value(value, scope)
             case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))]):
                 given = self.value(node.value, scope)
@@ -214,8 +215,9 @@ class _Reader:
 
     def calls(self, node: object, scope: _Scope) -> None:
         """Look into an expression for commands that are handed to a shell, and what is said."""
-        for each in ast.walk(node) if isinstance(node, ast.AST) else ():
-            if isinstance(each, ast.List | ast.Tuple):
+        inside = list(ast.walk(node)) if isinstance(node, ast.AST) else []
+        for each in reversed(inside):  # what is inside first: a sum of lists takes their place
+            if isinstance(each, ast.List | ast.Tuple | ast.BinOp):
                 self.value(each, scope)
             if not isinstance(each, ast.Call):
                 continue
@@ -260,7 +262,7 @@ class _Reader:
             case ast.Attribute(attr="executable"):  # sys.executable
                 return Word("python3", line)
             case ast.List() | ast.Tuple():
-                return self.keep(node, list(self.elements(node.elts, scope)), scope)
+                return self.keep(node, self.elements(node.elts, scope), scope)
             case ast.BinOp(op=ast.Add()):
                 return self.added(node, scope)
             case ast.JoinedStr(values=values):
@@ -276,7 +278,9 @@ class _Reader:
 
     def keep(self, node: ast.expr, words: list[Word], scope: _Scope) -> list[Word]:
         """Keep a list that may be a command: by its place, as it may be looked at twice."""
-        self.lists[node.lineno, node.col_offset] = (words, scope)
+        del words[_MOST_WORDS:]
+        if len(self.lists) < _MOST_LISTS:
+            self.lists[node.lineno, node.col_offset, node.end_col_offset or 0] = (words, scope)
         return words
 
     def added(self, node: ast.BinOp, scope: _Scope) -> _Value:
@@ -289,15 +293,18 @@ class _Reader:
             return self.keep(node, [*left, *right], scope)
         return _joined([self.text(left, node.left), self.text(right, node.right)], node.lineno)
 
-    def elements(self, nodes: list[ast.expr], scope: _Scope) -> Iterator[Word]:
+    def elements(self, nodes: list[ast.expr], scope: _Scope) -> list[Word]:
+        words: list[Word] = []
         for node in nodes[:_MOST_WORDS]:
-            starred = isinstance(node, ast.Starred)
-            inner = node.value if isinstance(node, ast.Starred) else node
-            value = self.value(inner, scope)
-            if isinstance(value, list) and starred:
-                yield from value
+            if isinstance(node, ast.Starred):
+                value = self.value(node.value, scope)
+                more = value if isinstance(value, list) else [self.text(value, node.value)]
+                words += more[: _MOST_WORDS - len(words)]
+            elif isinstance(node, ast.List | ast.Tuple):
+                words.append(Word("[]", node.lineno))  # a list of lists is no command
             else:
-                yield self.text(value, inner)
+                words.append(self.text(self.value(node, scope), node))
+        return words
 
     def called(self, node: ast.Call, scope: _Scope) -> _Value:
         """Return what a call gives: `str(x)`, `shlex.split`, `" ".join`, a variable's default."""
@@ -309,7 +316,8 @@ class _Reader:
         if name in ("os.environ.get", "os.getenv"):
             return given[1] if len(given) > 1 else None
         if name == "shlex.split" and isinstance(first, Word):
-            return split_words(first.text, Lines(node.lineno, step=0), self.marks)
+            words = split_words(first.text, Lines(node.lineno, step=0), self.marks)
+            return self.keep(node, words, scope)
         return first if name.endswith((".join", "shlex.join")) else None
 
     def text(self, value: _Value, node: ast.expr) -> Word:
@@ -324,5 +332,5 @@ def _joined(words: list[Word], line: int) -> Word:
     return Word("".join(word.text for word in words), line)
 
 
-def _runs_shell(words: list[Word]) -> bool:
-    return any(word.text.endswith("sh") for word in words[:1]) and len(words) > 1
+def _names_engine(words: list[Word]) -> bool:
+    return any(STARTS.search(word.text) for word in words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from kvcalc.core.errors import InputError
 from kvcalc.manifests.carriers.containers import environment
@@ -18,6 +19,7 @@ from kvcalc.manifests.templates import Piece
 
 __all__ = ["of_llama_swap", "of_ray_serve", "of_ray_service", "of_sky_pilot"]
 
+_DIGITS = 6
 _MACRO = re.compile(r"\$\{([A-Za-z_][\w.-]*)\}")
 
 
@@ -62,33 +64,38 @@ def _llm_file(text: str, vendor: Vendor, context: Context) -> list[Invocation]:
 
 
 def of_sky_pilot(task: Node, context: Context) -> list[Invocation]:
-    """Return the servers that a SkyPilot task's `run` starts."""
+    """Return the servers that a SkyPilot task's `run` starts, for each number of accelerators."""
+    asked = list(_accelerators(task.get("resources"), context)) or [GpuRequest()]
+    found: list[Invocation] = []
+    for gpu in asked:
+        label = f"{gpu.product.text}:{gpu.devices}" if gpu.product and len(asked) > 1 else ""
+        found += _task(task, gpu, label, context)
+    return found
+
+
+def _task(task: Node, gpu: GpuRequest, label: str, context: Context) -> list[Invocation]:
     env = {
         name: context.word(node)
         for key in ("envs", "secrets")
         for name, node in task.get(key).fields.items()
         if node.is_text
     }
-    resources = task.get("resources")
-    gpu = _accelerators(resources, context)
-    nodes = task.get("num_nodes")
+    nodes, run = task.get("num_nodes"), task.get("run")
     count = nodes.number or 1
     env.setdefault("SKYPILOT_NUM_NODES", Word(str(count), nodes.line))
     env.setdefault("SKYPILOT_NODE_RANK", Word("0", nodes.line))
     if gpu.devices is not None:
         env.setdefault("SKYPILOT_NUM_GPUS_PER_NODE", Word(str(gpu.devices), gpu.line))
-    run = task.get("run")
-    image = resources.get("image_id").text.removeprefix("docker:") or None
     launches, _ = of_script(
         run.raw,
         run.lines(),
         env,
         context.place,
-        image=image,
+        image=task.get("resources", "image_id").text.removeprefix("docker:") or None,
         closed=True,
         installed=installed_in(task.get("setup").text),
     )
-    name = task.get("name").text or "task"
+    name = "/".join(part for part in (task.get("name").text or "task", label) if part)
     service = task.get("service")
     copies = copies_of(
         service.get("replicas"), service.get("replica_policy", "min_replicas"), least=1
@@ -104,34 +111,31 @@ def of_sky_pilot(task: Node, context: Context) -> list[Invocation]:
     return found
 
 
-def _accelerators(resources: Node, context: Context) -> GpuRequest:
-    """Return what `accelerators: H100:8`, a list of such, or a mapping of them asks for."""
-    node = resources.get("accelerators")
-    if not node.is_text and not node.is_list and not node.is_mapping:
-        for each in (*resources.get("any_of").items, *resources.get("ordered").items):
-            if each.get("accelerators").is_text:
-                node = each.get("accelerators")
-                break
-    words: list[tuple[Word, int]] = []
-    if node.is_mapping:
+def _accelerators(resources: Node, context: Context) -> Iterator[GpuRequest]:
+    """Yield what `accelerators` asks for, by the number of devices: any of several may be given.
+
+    It is `H100:8`, a list of such, or a mapping; `any_of` and `ordered` are lists of resources.
+    """
+    others = (*resources.get("any_of").items, *resources.get("ordered").items)
+    by_number: dict[int, list[Word]] = {}
+    for node in (resources.get("accelerators"), *(each.get("accelerators") for each in others)):
+        words = [context.word(each) for each in node.items or ([node] if node.is_text else [])]
         for key, value in node.fields.items():
-            name, _, number = key.partition(":")
-            count = value.number or (int(number) if number.isdigit() else 1)
-            words.append((Word(name, node.key_lines[key]), count))
-    for each in node.items or ([node] if node.is_text else []):
-        name, _, number = each.raw.partition(":")
-        words.append((context.word(each, name.strip()), int(number) if number.isdigit() else 1))
-    if not words:
-        return GpuRequest()
-    first, devices = words[0]
-    return GpuRequest(
-        devices=devices,
-        resource="accelerators",
-        product=first,
-        product_key="accelerators",
-        choices=tuple(word for word, _ in words[1:]),
-        line=first.line,
-    )
+            told = key if value.number is None else f"{key.partition(':')[0]}:{value.number}"
+            words.append(Word(told, node.key_lines[key]))
+        for word in words:
+            name, _, number = word.text.partition(":")
+            devices = int(number) if number.isdigit() and len(number) < _DIGITS else 1
+            by_number.setdefault(devices, []).append(word._replace(text=name.strip()))
+    for devices, (first, *more) in by_number.items():
+        yield GpuRequest(
+            devices=devices,
+            resource="accelerators",
+            product=first,
+            product_key="accelerators",
+            choices=tuple(more),
+            line=first.line,
+        )
 
 
 def of_llama_swap(document: Node, context: Context) -> list[Invocation]:

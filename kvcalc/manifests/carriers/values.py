@@ -6,7 +6,7 @@ Of charts that nobody knows those parts count that name an engine's image, or it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kvcalc.core.errors import InputError
 from kvcalc.manifests.carriers import modelservice
@@ -41,8 +41,8 @@ def of_release(resource: Node, context: Context) -> list[Invocation]:
     found: list[Invocation] = []
     for holder, label in _sources(resource):
         values = Node({}, resource.line, resource.file)
-        for over in _given(kind, resource, holder, context):
-            values = merged(values, over)
+        for over, by_place in _given(kind, resource, holder, context):
+            values = merged(values, over, by_place=by_place)
         servers = of_values(values, context)
         for each in servers:
             own = f"{name}/{each.name}" if name and len(servers) > 1 else name or each.name
@@ -64,19 +64,20 @@ def _sources(resource: Node) -> Iterator[tuple[Node, str]]:
         yield holder, str(number) if len(sources) > 1 and "helm" in source else ""
 
 
-def _given(kind: str, resource: Node, spec: Node, context: Context) -> Iterator[Node]:
-    """Yield the values that a resource gives, each over those before it."""
+def _given(kind: str, resource: Node, spec: Node, context: Context) -> Iterator[tuple[Node, bool]]:
+    """Yield the values that a resource gives, each over those before it; the second: by `--set`."""
     for each in resource.get("spec", "valuesFrom").items:
         texts = context.config_maps.get(each.get("name").text, {})
-        text = texts.get(each.get("valuesKey").text or "values.yaml")
-        yield from _documents(text, context) if text is not None else ()
+        text = texts.get(each.get("valuesKey").text or "values.yaml", each.get("none"))
+        yield from ((each, False) for each in _documents(text, context))
     for path in RELEASES["Application" if kind == "ApplicationSet" else kind]:
         node = spec.get(*path.removeprefix("spec.").split("."))
         if path.endswith("parameters"):
             for each in node.items:
-                yield _at(each.get("name").text, each.get("value"))
+                yield _at(each.get("name").text, each.get("value")), True
         else:
-            yield from _documents(node, context) if node.is_text else [node]
+            found = _documents(node, context) if node.is_text else [node]
+            yield from ((each, False) for each in found)
 
 
 def _documents(node: Node, context: Context) -> list[Node]:
@@ -88,7 +89,7 @@ def _documents(node: Node, context: Context) -> list[Node]:
 
 def _at(path: str, value: Node) -> Node:
     """Return a value under the keys that `--set` takes: `a.b[0].c`."""
-    node = value
+    node = value if _STEP.search(path) else Node({}, value.line, value.file)
     for step in reversed(list(_STEP.finditer(path))[:_MOST_ITEMS]):
         if step[1] is not None:
             above = Node({step[1]: node}, value.line, value.file)
@@ -100,22 +101,27 @@ def _at(path: str, value: Node) -> Node:
     return node
 
 
-def merged(base: Node, over: Node) -> Node:
-    """Return values with others over them, as Helm merges them; lists of `--set` by place."""
+def merged(base: Node, over: Node, *, by_place: bool = False) -> Node:
+    """Return values with others over them, as Helm merges them.
+
+    Args:
+        base: the values.
+        over: those that win.
+        by_place: an item of a list is merged with that of its place (`--set`); a list takes the
+            place of the other else.
+    """
     if over.is_mapping and base.is_mapping:
         whole = Node({**base.fields}, base.line, base.file)
         whole.key_lines = {**base.key_lines, **over.key_lines}
         for key, value in over.fields.items():
             own = base.fields.get(key)
-            whole.fields[key] = value if own is None else merged(own, value)
+            whole.fields[key] = value if own is None else merged(own, value, by_place=by_place)
         return whole
-    if over.is_list and base.is_list and any(i.is_mapping and not i.fields for i in over.items):
-        longest = max(len(base.items), len(over.items))
-        pairs = [(base.items[n : n + 1], over.items[n : n + 1]) for n in range(longest)]
-        return Node(
-            [merged(b[0], o[0]) if b and o else (*b, *o)[0] for b, o in pairs], base.line, base.file
-        )
-    return over if not (over.is_mapping and not over.fields) else base
+    if by_place and over.is_list and base.is_list:
+        items = [merged(b, o, by_place=True) for b, o in zip(base.items, over.items, strict=False)]
+        count = len(items)
+        return Node([*items, *base.items[count:], *over.items[count:]], base.line, base.file)
+    return base if over.is_null or (by_place and over.is_mapping and not over.fields) else over
 
 
 def of_values(values: Node, context: Context) -> list[Invocation]:
@@ -131,6 +137,7 @@ def of_values(values: Node, context: Context) -> list[Invocation]:
 def of_other_values(values: Node, context: Context) -> list[Invocation]:
     """Return the servers of values of other charts: parts with an engine's image, or args."""
     found: list[Invocation] = []
+    defaults = values.get("defaultPodOptions")  # of the charts by bjw-s
     stack = [(values, "", Copies(), values)]
     while stack:
         node, name, copies, above = stack.pop()
@@ -157,7 +164,7 @@ def of_other_values(values: Node, context: Context) -> list[Invocation]:
                 whole=False,
             )
             continue
-        read = _other_part(node, name, context, copies, above)
+        read = _other_part(node, name, context, copies, (node, above, above.get("pod"), defaults))
         if read is not None:
             found.append(read)
             continue
@@ -170,7 +177,7 @@ def of_other_values(values: Node, context: Context) -> list[Invocation]:
 
 
 def _other_part(
-    node: Node, name: str, context: Context, copies: Copies, above: Node
+    node: Node, name: str, context: Context, copies: Copies, pods: Sequence[Node]
 ) -> Invocation | None:
     """Return the server of one part of the values; None where it is none."""
     image = image_of_node(node, context)
@@ -194,7 +201,7 @@ def _other_part(
         ]
     gpu, findings = of_resources(node.get("resources"))
     gpu = with_visible(gpu, env)
-    for pod in (node, above, above.get("pod")):
+    for pod in pods:
         gpu = gpu if gpu.product else with_product(gpu, pod)
     return Invocation(
         name=name or node.get("name").text or "values",

@@ -23,9 +23,9 @@ from kvcalc.manifests.requests import (
     with_visible,
 )
 
-__all__ = ["Vendor", "of_vendor", "vendor_of"]
+__all__ = ["STARTS", "Vendor", "of_vendor", "table", "vendor_of"]
 
-_STARTS: Mapping[str, tuple[tuple[str, ...], str | None]] = {
+STARTS: Mapping[str, tuple[tuple[str, ...], str | None]] = {
     # engine -> its command, and the flag of the model; None where it is not served by name
     "vllm": (("vllm", "serve"), ""),
     "sglang": (("sglang", "serve"), "--model-path"),
@@ -70,7 +70,8 @@ class Vendor(NamedTuple):
 
 
 @cache
-def _table() -> tuple[Vendor, ...]:
+def table() -> tuple[Vendor, ...]:
+    """Return the rows of the table."""
     text = files(__package__).joinpath("vendors.toml").read_text(encoding="utf-8")
     return tuple(Vendor(**row) for row in tomllib.loads(text)["vendor"])
 
@@ -78,7 +79,7 @@ def _table() -> tuple[Vendor, ...]:
 def vendor_of(node: Node) -> Vendor | None:
     """Return the row that a document is read by; None where none fits."""
     kind, group = node.get("kind").text, node.get("apiVersion").text.partition("/")[0]
-    for vendor in _table():
+    for vendor in table():
         if kind and kind in vendor.kinds and vendor.group in ("", group):
             return vendor
         if not kind and any(not node.get(*key.split(".")).is_null for key in vendor.keys):
@@ -167,7 +168,7 @@ class _Part:
     def words(self) -> Iterator[Word]:
         """Yield the command that the vendor makes of its keys."""
         vendor, context = self.vendor, self.context
-        program, flag = _STARTS[str(self.engine)]
+        program, flag = STARTS[str(self.engine)]
         yield from (Word(text, self.line) for text in program)
         model = self.first(vendor.model)
         if model.is_null:

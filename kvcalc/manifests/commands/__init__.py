@@ -44,8 +44,15 @@ _PROGRAMS = {
 """Engine, as a carrier may call it -> program."""
 
 _REFUSED = {
-    "koboldcpp": "koboldcpp is a llama.cpp with flags of its own, which kvcalc does not read",
-    "nim": "a NIM chooses its engine and profile by the GPU that it finds: not modelled",
+    # program -> why it is not read, and what to do instead
+    "koboldcpp": (
+        "koboldcpp is a llama.cpp with flags of its own, which kvcalc does not read",
+        "start llama-server, or ask kvcalc capacity with llama.cpp's settings",
+    ),
+    "nim": (
+        "a NIM chooses its engine and profile by the GPU that it finds: not modelled",
+        "check what it starts: kvcalc check -- vllm serve MODEL",
+    ),
 }
 _VISIBLE = (
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
@@ -113,8 +120,7 @@ def _not_read(invocation: Invocation, program: str | None, start: Start) -> Serv
         reading.find(
             "unknown-engine",
             "warning",
-            _REFUSED[program],
-            "start llama-server, or ask kvcalc capacity with llama.cpp's settings",
+            *_REFUSED[program],
             start.words[0] if start.words else None,
         )
     return reading.server()

@@ -49,7 +49,7 @@ class _Row(NamedTuple):
 _API_SERVER = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 _NUMBER = r"(\d+\.\d+(?:\.\d+)?(?:\.\d+)?(?:\.?(?:post|rc|dev)\d+)?)"
 _RELEASE = re.compile(
-    r"(?:^|[^0-9.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc|dev)\d+)?)(?![0-9.])", re.ASCII
+    r"(?:^|[^0-9.])v?(\d+\.\d+\.\d+(?:\.\d+)?(?:\.?(?:post|rc|dev)\d+)?)(?![0-9.])", re.ASCII
 )
 _LEADING = re.compile(r"v?(\d+\.\d+\.\d+(?:\.?(?:post|rc|dev)\d+)?)(?!\d)", re.ASCII)
 _BUILD = re.compile(r"(?:^|-)(b\d{4,6})(?=$|[^0-9])", re.ASCII)

@@ -85,6 +85,7 @@ def test_programs(command: str, engine: str | None) -> None:
         ("vllm/vllm-openai:v0.6.3", "vllm", "0.6.3"),
         ("vllm/vllm-openai:v0.11.0-x86_64", "vllm", "0.11.0"),
         ("vllm/vllm-openai:v0.10.2rc1", "vllm", "0.10.2rc1"),
+        ("vllm/vllm-openai:v0.10.1.1", "vllm", "0.10.1.1"),
         ("docker.io/vllm/vllm-openai:nightly", "vllm", None),
         ("vllm/vllm-openai@sha256:0123", "vllm", None),
         ("registry.local:5000/vllm/vllm-openai", "vllm", None),
