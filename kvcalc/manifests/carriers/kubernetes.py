@@ -8,12 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from kvcalc.manifests.carriers.containers import of_pod
+from kvcalc.manifests.carriers.containers import environment, of_pod
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Invocation, Word
 from kvcalc.manifests.launches import of_script
-from kvcalc.manifests.requests import Copies, copies_of
+from kvcalc.manifests.requests import (
+    Copies,
+    copies_of,
+    of_resources,
+    with_product,
+    with_visible,
+)
 
 __all__ = ["Pod", "name_of", "of_resource", "pods_of", "resources_of"]
 
@@ -60,6 +66,8 @@ def of_resource(resource: Node, context: Context) -> list[Invocation]:
     """Return the servers of the pods that a resource holds."""
     kind, name = resource.get("kind").text or "pod", name_of(resource)
     special: dict[str, Callable[[Node, Context], list[Invocation]]] = {
+        "DynamoGraphDeployment": of_dynamo,
+        "DynamoComponentDeployment": of_dynamo,
         "LeaderWorkerSet": of_group,
         "RayCluster": of_ray_cluster,
         "RayClusterFleet": of_ray_cluster,
@@ -138,8 +146,6 @@ def of_group(resource: Node, context: Context) -> list[Invocation]:
 
 def _with_devices(found: list[Invocation], worker: Node) -> list[Invocation]:
     """Take the workers' devices where the leader asks for none of its own."""
-    from kvcalc.manifests.requests import of_resources, with_product
-
     if any(each.gpu.resource for each in found):
         return found
     for container in worker.get("containers").items:
@@ -191,3 +197,39 @@ def _of_job(
         )
         for launch in launches
     ]
+
+
+def of_dynamo(resource: Node, context: Context) -> list[Invocation]:
+    """Return the servers of a DynamoGraphDeployment's services, or its components."""
+    spec = resource.get("spec")
+    parts = list(spec.get("services").fields.items())
+    parts += [(each.get("name").text, each) for each in spec.get("components").items]
+    found: list[Invocation] = []
+    for name, part in parts:
+        pod, container = part.get("extraPodSpec"), part.get("extraPodSpec", "mainContainer")
+        holder, extra = part.get("podTemplate", "spec"), {}
+        if container.is_mapping:
+            containers = Node([container], container.line, pod.file)
+            holder = Node({**pod.fields, "containers": containers}, pod.line, pod.file)
+            extra = {**environment(_as_env(spec), context), **environment(_as_env(part), context)}
+        gpu, findings = of_resources(part.get("resources"), bare=True)
+        for each in of_pod(
+            holder,
+            context,
+            name=f"{name_of(resource)}/{name}",
+            carrier="DynamoGraphDeployment",
+            line=part.line,
+            replicas=copies_of(part.get("replicas")),
+            nodes=part.get("multinode", "nodeCount").number or 1,
+            extra=extra,
+            bare=True,
+            whole=False,  # the operator mounts memory at /dev/shm
+        ):
+            asked = with_product(with_visible(gpu, each.env), pod) if gpu.resource else each.gpu
+            found.append(each._replace(gpu=asked, findings=(*findings, *each.findings)))
+    return found
+
+
+def _as_env(holder: Node) -> Node:
+    """Return a node whose `envs` are called `env`."""
+    return Node({"env": holder.get("envs")}, holder.line, holder.file)

@@ -25,10 +25,13 @@ from kvcalc.manifests.templates import MARK, Piece, Templates
 __all__ = ["STARTS", "of_python"]
 
 STARTS = re.compile(
-    r"vllm|sglang|llama[-_]server|trtllm-serve|text-generation-launcher|lmdeploy|ollama"
+    r"(?:vllm|sglang|lmdeploy|ollama)[\"',\s]{1,40}(?:serve|start|run)\b|vllm\.entrypoints|"
+    r"sglang\.launch_server|llama[-_]server|llama_cpp\.server|trtllm-serve|dynamo\.\w|"
+    r"text-generation-launcher|(?:docker|podman)[\"',\s]{1,40}run\b"
 )
-"""What a Python file that starts a server holds."""
+"""What a Python file that starts a server holds: the words of a command, in a list or a text."""
 
+_ENGINES = re.compile(r"vllm|sglang|llama|trtllm|text-generation|lmdeploy|ollama|dynamo")
 _SHELLS = {"system", "run", "Popen", "call", "check_call", "check_output", "getoutput", "popen"}
 _SHELLS |= {"create_subprocess_shell", "run_commands"}
 _MOST = 2**20  # characters
@@ -171,11 +174,11 @@ class _Reader:
             gpu = self.gpu(decorator, scope) or gpu
         outer = dict(self.names)
         if not isinstance(node, ast.ClassDef):
-            given = node.args.args[len(node.args.args) - len(node.args.defaults) :]
-            for argument in node.args.args:
-                self.names[argument.arg] = None
-            for argument, default in zip(given, node.args.defaults, strict=True):
-                self.names[argument.arg] = self.value(default, scope)
+            named = [*node.args.posonlyargs, *node.args.args]
+            defaults = [None] * (len(named) - len(node.args.defaults)) + node.args.defaults
+            named, defaults = [*named, *node.args.kwonlyargs], [*defaults, *node.args.kw_defaults]
+            for argument, default in zip(named, defaults, strict=True):
+                self.names[argument.arg] = None if default is None else self.value(default, scope)
         self.body(node.body, _Scope(node.name, gpu), sure=True)
         self.names = outer
 
@@ -243,7 +246,7 @@ class _Reader:
 
     def shell(self, value: _Value, line: int, scope: _Scope) -> None:
         """Read a text as a shell's command."""
-        if isinstance(value, Word) and STARTS.search(value.text):
+        if isinstance(value, Word) and _ENGINES.search(value.text):
             try:
                 launches, _ = of_script(value.text, Lines(line, step=0), {}, self.place)
             except InputError:
@@ -333,4 +336,4 @@ def _joined(words: list[Word], line: int) -> Word:
 
 
 def _names_engine(words: list[Word]) -> bool:
-    return any(STARTS.search(word.text) for word in words)
+    return any(_ENGINES.search(word.text) for word in words)

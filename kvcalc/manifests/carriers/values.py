@@ -32,6 +32,8 @@ RELEASES = {
 
 _STEP = re.compile(r"([^.\[\]]{1,100})|\[(\d{1,3})\]")
 _MOST_ITEMS = 100
+_COMMANDS = ("image.command", "command", "args", "extraArgs", "engineArgs")
+_MORE_ENV = ("extraEnv", "extraEnvVars", "environment")
 _NOT_READ = ("initContainers", "ephemeralContainers")
 
 
@@ -183,10 +185,12 @@ def _other_part(
     image = image_of_node(node, context)
     program = image_of(context.marks.restored(image.text) if image else None).program
     env = environment(node, context)
+    for key in _MORE_ENV:
+        env |= environment(Node({"env": node.get(key)}, node.line, node.file), context)
     ollama = any(key.startswith("OLLAMA_") for key in env)
     given: list[Word] = []
-    for key in ("command", "args", "extraArgs", "engineArgs"):
-        given += context.words(node.get(key))
+    for path in _COMMANDS:
+        given += context.words(node.get(*path.split(".")))
     uris = [node.get(*path) for path in (("model", "uri"), ("url",), ("model",), ("modelId",))]
     uri = next((each for each in uris if each.is_text), None)
     flagged = any(word.text.startswith("--") for word in given)

@@ -6,16 +6,21 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 
-from kvcalc.manifests.carriers.containers import of_pod
+from kvcalc.manifests.carriers.containers import environment, image_of_node, of_pod, prepared
 from kvcalc.manifests.carriers.context import Context, as_flags
 from kvcalc.manifests.documents import Node
 from kvcalc.manifests.found import Finding, GpuRequest, Invocation, Word
 from kvcalc.manifests.gpus import find_card
-from kvcalc.manifests.requests import of_resources, with_visible
+from kvcalc.manifests.lines import Lines
+from kvcalc.manifests.requests import of_resources, with_product, with_visible
+from kvcalc.manifests.splitting import split_words
 
-__all__ = ["eks", "kaito", "kubeai", "ray", "stack"]
+__all__ = ["eks", "kaito", "kubeai", "llm", "ray", "stack"]
 
 _DIGITS = 6
+_DEVICES = "serving.kserve.io/exp-dra-device-count"
+_SELECTOR = "serving.kserve.io/exp-dra-cel-selector"
+_TYPE = re.compile(r"\['(?:type|productName)'\]\s*==\s*['\"]([\w .-]+)['\"]")
 _SUFFIXED = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)([kKmMgGtT])", re.ASCII)
 _NUMBERS = {
     *("max_model_len", "max_num_batched_tokens", "max_num_scheduled_tokens", "max_num_seqs"),
@@ -28,7 +33,7 @@ _STACK_KEYS = {
 }
 
 
-def kubeai(made: Invocation, part: Node, context: Context) -> Iterator[Invocation]:
+def kubeai(made: Invocation, part: Node, _: Node, context: Context) -> Iterator[Invocation]:
     """Read `resourceProfile`: a name of the profile, and how many of it."""
     profile = part.get("resourceProfile")
     label, _colon, count = profile.text.rpartition(":")
@@ -46,7 +51,7 @@ def kubeai(made: Invocation, part: Node, context: Context) -> Iterator[Invocatio
     yield made
 
 
-def kaito(made: Invocation, part: Node, context: Context) -> Iterator[Invocation]:
+def kaito(made: Invocation, part: Node, _: Node, context: Context) -> Iterator[Invocation]:
     """Take the keys of the ConfigMap, and the parallel sizes that follow from the machines."""
     inference, machine = part.get("inference"), part.get("resource").get("instanceType")
     if not inference.is_mapping:
@@ -95,7 +100,7 @@ def _derived(devices: int, nodes: int, line: int) -> Finding:
     )
 
 
-def stack(made: Invocation, part: Node, context: Context) -> Iterator[Invocation]:
+def stack(made: Invocation, part: Node, _: Node, context: Context) -> Iterator[Invocation]:
     """Read what the chart sets as variables, Ray's nodes, and tell keys that it does not read."""
     config, env = part.get("vllmConfig"), dict(made.env)
     cache = part.get("lmcacheConfig" if "lmcacheConfig" in part else "lmCacheConfig")
@@ -143,14 +148,14 @@ def _ignored(model: Node, config: Node) -> Iterator[Finding]:
             )
 
 
-def eks(made: Invocation, part: Node, _: Context) -> Iterator[Invocation]:
+def eks(made: Invocation, part: Node, _: Node, __: Context) -> Iterator[Invocation]:
     """Spread the pipeline over nodes where the chart makes a group of them."""
     framework = part.get("inference", "framework").text
     stages = part.get("modelParameters", "pipelineParallelSize").number or 1
     yield made._replace(nodes=stages if "lws" in framework or "ray" in framework else 1)
 
 
-def ray(made: Invocation, part: Node, context: Context) -> Iterator[Invocation]:
+def ray(made: Invocation, part: Node, _: Node, context: Context) -> Iterator[Invocation]:
     """Read the devices of the placement, and keyword arguments, whose numbers Python reads."""
     kwargs, kind = part.get("engine_kwargs"), part.get("accelerator_type")
     bundles = part.get("placement_group_config", "bundles")
@@ -188,3 +193,45 @@ def _python_numbers(kwargs: Node) -> tuple[list[tuple[str, Node]], list[Finding]
         message = f"{key} is no number here: engine_kwargs go to the engine as they are"
         findings.append(Finding("bad-value", "error", message, f"write {number}", node.line))
     return plain, findings
+
+
+def llm(made: Invocation, part: Node, resource: Node, context: Context) -> Iterator[Invocation]:
+    """Read the template's container: its args follow KServe's, its script is instead of them."""
+    pod, parallelism = part.get("template"), part.get("parallelism")
+    containers = pod.get("containers").items
+    named = [each for each in containers if each.get("name").text == "main"]
+    container = next(iter((*named, *containers, pod)))
+    env = environment(container, context)
+    launches, given = prepared(container, context, env, likely=False)
+    words = [*made.words, *(word for word in given if word.text not in ("vllm", "serve"))]
+    if launches and launches[0].words and "command" in container:
+        words = list(launches[0].words)
+    if (more := env.get("VLLM_ADDITIONAL_ARGS")) is not None:
+        words += split_words(more.text, Lines(more.line, 0), context.marks)
+    gpu, findings = of_resources(container.get("resources"))
+    gpu = _claimed(resource) if gpu.resource is None else gpu
+    nodes, data, local = 1, parallelism.get("data").number, parallelism.get("dataLocal").number
+    if part.get("worker").is_mapping:
+        stages = parallelism.get("pipeline").number or 1
+        nodes = max(1, data // local) if data and local else stages
+    yield made._replace(
+        words=tuple(words),
+        image=image_of_node(container, context),
+        env=env,
+        gpu=with_product(with_visible(gpu, env), pod),
+        nodes=nodes,
+        findings=tuple(findings),
+    )
+
+
+def _claimed(resource: Node) -> GpuRequest:
+    """Return the devices that the annotations of a claim count, and the type that they select."""
+    annotations = resource.get("metadata", "annotations")
+    node, selector = annotations.get(_DEVICES), annotations.get(_SELECTOR)
+    if node.number is None:
+        return GpuRequest()
+    request = GpuRequest(devices=node.number, resource=_DEVICES, line=node.line)
+    kind = _TYPE.search(selector.text)
+    if kind is None:
+        return request
+    return request._replace(product=Word(kind[1], selector.line), product_key=_SELECTOR)

@@ -125,7 +125,7 @@ def _along(node: Node, path: str, label: str = "", line: int = 0) -> Iterator[_P
             own = item.get("name").text
             yield from _along(item, rest, f"{label}/{own}" if label and own else own or label)
     elif key in node:
-        yield from _along(node.get(key), rest, label if rest else key)
+        yield from _along(node.get(key), rest, label if rest or key == "spec" else key)
 
 
 class _Part:
@@ -139,7 +139,8 @@ class _Part:
         self.part, self.label = place.node, place.label
         self.context = context
         self.alone = alone
-        self.line = resource.line if resource.get("kind").is_text and alone else place.line
+        whole = resource.get("kind").is_text and (alone or not place.label)
+        self.line = resource.line if whole else place.line
         self.referred = self.reference = Node("", resource.line, resource.file)
         if vendor.refers:
             kind, path = vendor.refers
@@ -208,7 +209,7 @@ class _Part:
         own = self.first(self.vendor.name).text or self.vendor.unnamed
         base, label = name_of(self.resource), self.label
         if base:
-            return base if self.alone else f"{base}/{own or label}"
+            return base if self.alone or not (own or label) else f"{base}/{own or label}"
         return f"{label}/{own}" if label and own and label != own else own or label
 
     def invocations(self) -> list[Invocation]:
@@ -240,7 +241,7 @@ class _Part:
         )
         if not vendor.quirk:
             return [made]
-        return list(getattr(vendor_quirks, vendor.quirk)(made, self.part, context))
+        return list(getattr(vendor_quirks, vendor.quirk)(made, self.part, resource, context))
 
     def assumed(self) -> Finding:
         """Return the note of a resource that is not at hand, whose name stands for the model's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from kvcalc.manifests.carriers import dynamo, embedded, kserve, serving, values
+from kvcalc.manifests.carriers import embedded, kserve, serving, values
 from kvcalc.manifests.carriers.compose import of_compose
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.carriers.kubernetes import name_of, of_resource, pods_of, resources_of
@@ -27,10 +27,6 @@ _KINDS: dict[str, _Reader] = {
     "InferenceService": kserve.of_inference_service,
     "ServingRuntime": kserve.of_runtime,
     "ClusterServingRuntime": kserve.of_runtime,
-    "LLMInferenceService": kserve.of_llm_inference_service,
-    "LLMInferenceServiceConfig": kserve.of_llm_inference_service,
-    "DynamoGraphDeployment": dynamo.of_dynamo,
-    "DynamoComponentDeployment": dynamo.of_dynamo,
     "RayService": serving.of_ray_service,
     **dict.fromkeys((*values.RELEASES, "ApplicationSet"), values.of_release),
 }
