@@ -28,7 +28,7 @@ from kvcalc.sizing.sizes import sizes_of
 
 __all__ = ["on_shared_cards"]
 
-_HOSTS = ("compose", "shell", "command", "systemd", "quadlet")
+_HOSTS = ("compose", "shell", "command", "systemd", "quadlet", "supervisord")
 """Carriers whose servers see the host's devices, the first of them where none is named."""
 
 _SCRIPTS = ("shell", "command")

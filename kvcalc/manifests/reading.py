@@ -12,7 +12,7 @@ from kvcalc.manifests.carriers.markdown import blocks
 from kvcalc.manifests.carriers.modelfile import is_modelfile, of_modelfile
 from kvcalc.manifests.carriers.python_files import STARTS, of_python
 from kvcalc.manifests.carriers.scripts import MENTIONS, of_shell
-from kvcalc.manifests.carriers.units import is_unit, of_unit
+from kvcalc.manifests.carriers.units import is_ini, is_unit, of_unit
 from kvcalc.manifests.found import Attached, Invocation, Word
 from kvcalc.manifests.launches import Place
 from kvcalc.manifests.sources import Folder, NoServerError, PassedOverError, decoded
@@ -118,6 +118,8 @@ class _Reader:
             self.small(text, "a unit")
             called = base.rsplit(".", 1)[0] or "unit"
             return of_unit(text, called, self.place, self.marks, first)
+        if is_ini(text):
+            return []
         head = text[:_HEAD]
         yaml = _YAML_NAME.search(base) is not None
         if not yaml and (_DOCKERFILE.search(base) or _IS_DOCKERFILE.match(head)):

@@ -1118,3 +1118,52 @@ def test_scripts_that_scripts_write() -> None:
         found = one(text, "install.sh")
         assert said(found) == "vllm serve a/b --dtype half"
         assert found.words[0].line == 3
+
+
+def test_supervisord() -> None:
+    """Each program with its own environment; settings in sections of another kind start nothing."""
+    text = """
+        [supervisord]
+        nodaemon=true
+        [program:one]
+        command=vllm serve a/b --dtype half
+        environment=CUDA_VISIBLE_DEVICES="1",X='2'
+        [program:two]
+        command=/bin/sh -c "vllm serve c/d"
+        [program:web]
+        command=nginx -g x
+        """
+    found = read(text, "x.conf")
+    assert [(each.name, said(each), each.gpu.visible) for each in found] == [
+        ("one", "vllm serve a/b --dtype half", ("1",)),
+        ("two", "vllm serve c/d", None),
+    ]
+    with pytest.raises(InputError, match="starts no server"):
+        read("[loggers]\nkeys=root,vllm\n[logger_vllm]\nlevel=INFO\n", "x.conf")
+
+
+BESIDE = {
+    # what lies beside deployments, names an engine, and is none
+    "nginx.conf": "upstream vllm { server vllm-1:8000; }\nserver { location / { return 204; } }\n",
+    "prometheus.yml": "scrape_configs:\n  - job_name: vllm\n    static_configs:\n"
+    '      - {targets: ["vllm:8000"]}\n',
+    "logging.conf": "[loggers]\nkeys=root,vllm\n",
+    "dash.json": '{"title": "vLLM", "panels": [{"expr": "vllm:x{a=\\"$m\\"}", "f": "{{i}}"}]}',
+    "_helpers.tpl": '{{- define "vllm.name" -}}\n{{- default .Chart.Name .Values.x | trunc 63 }}\n'
+    "{{- end }}\n",
+    "main.tf": 'resource "helm_release" "vllm" {\n  name = "x"\n}\n',
+    "rules.yaml": "groups:\n  - name: vllm\n    rules: [{alert: A, expr: 'vllm:x > 1'}]\n",
+    "test.py": "import vllm\n\n\ndef test() -> None:\n    vllm.serve()\n",
+    "caddy.conf": ":80 {\n  reverse_proxy vllm:8000 {\n    header_up Host {host}\n  }\n}\n",
+    "ci.yaml": "on: push\njobs:\n  a:\n    steps:\n      - run: pip install vllm\n",
+}
+
+
+def test_what_lies_beside_deployments_is_no_fault(tmp_path: Path) -> None:
+    """A folder with them is checked as one without: nothing refused, nothing skipped."""
+    for name, text in BESIDE.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "serve.sh").write_text("vllm serve meta-llama/Llama-3.1-8B\n", encoding="utf-8")
+    found = gather([str(tmp_path)], (), Options(gpu="h200"))
+
+    assert [target.name for target in found] == ["server"]

@@ -1,4 +1,4 @@
-"""systemd units and podman quadlets: ExecStart=, Exec=, Environment=."""
+"""systemd units, podman quadlets, supervisord: ExecStart=, Exec=, command=, Environment=."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from kvcalc.manifests.splitting import split_words
 from kvcalc.manifests.substitution import interpolated, read_env_file
 from kvcalc.manifests.templates import Templates
 
-__all__ = ["is_unit", "of_unit"]
+__all__ = ["is_ini", "is_unit", "of_unit"]
 
-_SECTION = re.compile(r"^\[(Unit|Service|Container|Install|Kube|Pod)\]\s*$", re.MULTILINE)
+_SECTION = re.compile(
+    r"^\[(Unit|Service|Container|Install|Kube|Pod|program:[^\]\n]{1,100})\]\s*$", re.MULTILINE
+)
+_INI = re.compile(r"\A(?:[ \t]*(?:[#;][^\n]*)?\n)*\[[\w .:@/-]{1,100}\][ \t]*\n")
+_PROGRAM = "program:"  # supervisord
+_PAIRS = re.compile(r"([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|[^,\s]*)")
 _FIRST = re.compile(r"\A(?:[ \t]*(?:[#;{\ue000][^\n]*)?\n)*\[")  # after comments and templates
 _SHARING = ("PodmanArgs", "Volume", "Mount", "Tmpfs")
 _KEY = re.compile(r"\s*([A-Za-z][\w-]*)\s*=\s*(.*)", re.DOTALL)
@@ -34,7 +39,12 @@ def is_unit(text: str) -> bool:
     if _FIRST.match(text) is None:
         return False  # a script that writes units begins otherwise
     sections = {found[1] for found in _SECTION.finditer(text[:100_000])}
-    return bool(sections & {"Service", "Container"})
+    return any(s in ("Service", "Container") or s.startswith(_PROGRAM) for s in sections)
+
+
+def is_ini(text: str) -> bool:
+    """Whether a text is settings of some program in sections, which are no list of YAML's."""
+    return _INI.match(text) is not None
 
 
 def of_unit(
@@ -50,29 +60,18 @@ def of_unit(
         first: the line of the file that it begins on.
     """
     entries = _entries(text, first)
-    env = _environment(entries, place, marks)
-
-    def lookup(variable: str) -> str | None:
-        word = env.get(variable)
-        return None if word is None or word.unresolved else marks.restored(word.text)
-
-    quadlet = any(e.section == "Container" for e in entries)
+    programs = {e.section: None for e in entries if e.section.startswith(_PROGRAM)}
     found: list[Invocation] = []
-    for entry in entries:
-        if entry.key != "ExecStart" or not entry.text.strip():
-            continue
-        command = interpolated(entry.text.lstrip("-@:+!"), lookup, marks, "systemd")
-        words = split_words(command, Lines(entry.line), marks)
-        quoted = " ".join(_quoted(word.text) for word in words)
-        launches, _ = of_script(quoted, Lines(entry.line, step=0), env, place)
-        for launch in launches:
-            own = launch.words
-            if own and [w.text for w in words[-len(own) :]] == [w.text for w in own]:
-                own = tuple(words[-len(own) :])
-            called = name if not found else f"{name}/{len(found) + 1}"
-            server = launch.started(called, "systemd", place.file, entry.line)
-            found.append(server._replace(words=own))
-    if quadlet:
+    for section in programs:
+        own = [each for each in entries if each.section in (section, "supervisord")]
+        called = section.removeprefix(_PROGRAM)
+        env = _environment(own, place, marks)
+        found += _started(own, "command", called, "supervisord", env, place, marks)
+    if programs:
+        return found
+    env = _environment(entries, place, marks)
+    found += _started(entries, "ExecStart", name, "systemd", env, place, marks)
+    if any(e.section == "Container" for e in entries):
         found += _quadlet(entries, name, env, place, marks)
     if not found and any(key.startswith("OLLAMA_") for key in env):
         found.append(
@@ -86,6 +85,39 @@ def of_unit(
                 engine="ollama",
             )
         )
+    return found
+
+
+def _started(
+    entries: list[_Entry],
+    key: str,
+    name: str,
+    carrier: str,
+    env: Mapping[str, Word],
+    place: Place,
+    marks: Templates,
+) -> list[Invocation]:
+    """Return the servers of the commands that stand under a key."""
+
+    def lookup(variable: str) -> str | None:
+        word = env.get(variable)
+        return None if word is None or word.unresolved else marks.restored(word.text)
+
+    found: list[Invocation] = []
+    for entry in entries:
+        if entry.key != key or not entry.text.strip():
+            continue
+        command = interpolated(entry.text.lstrip("-@:+!"), lookup, marks, "systemd")
+        words = split_words(command, Lines(entry.line), marks)
+        quoted = " ".join(_quoted(word.text) for word in words)
+        launches, _ = of_script(quoted, Lines(entry.line, step=0), env, place)
+        for launch in launches:
+            own = launch.words
+            if own and [w.text for w in words[-len(own) :]] == [w.text for w in own]:
+                own = tuple(words[-len(own) :])
+            called = name if not found else f"{name}/{len(found) + 1}"
+            server = launch.started(called, carrier, place.file, entry.line)
+            found.append(server._replace(words=own))
     return found
 
 
@@ -184,6 +216,9 @@ def _entries(text: str, first: int) -> list[_Entry]:
 def _environment(entries: list[_Entry], place: Place, marks: Templates) -> dict[str, Word]:
     env: dict[str, Word] = {}
     for entry in entries:
+        if entry.key == "environment":  # supervisord's: NAME="value",NAME="value"
+            for key, value in _PAIRS.findall(entry.text):
+                env[key] = Word(value.strip("\"'"), entry.line)
         if entry.key == "Environment":
             for word in split_words(entry.text, Lines(entry.line), marks):
                 key, equals, value = word.text.partition("=")

@@ -149,7 +149,7 @@ def of_other_values(values: Node, context: Context) -> list[Invocation]:
                 for item in reversed(node.items)
             ]
             continue
-        if node.get("enabled").is_false:
+        if not node.is_mapping or node.get("enabled").is_false:
             continue
         own = copies_of(node.get("replicas"), node.get("replicaCount"), least=1)
         copies = copies if own.number is None else own
