@@ -10,7 +10,6 @@ from kvcalc.core.errors import InputError, printable
 from kvcalc.manifests.carriers.dockerfile import of_dockerfile
 from kvcalc.manifests.carriers.markdown import blocks
 from kvcalc.manifests.carriers.modelfile import is_modelfile, of_modelfile
-from kvcalc.manifests.carriers.python_files import STARTS, of_python
 from kvcalc.manifests.carriers.scripts import MENTIONS, of_shell
 from kvcalc.manifests.carriers.units import is_ini, is_unit, of_unit
 from kvcalc.manifests.found import Attached, Invocation, Word
@@ -223,6 +222,8 @@ class _Reader:
 
     def python(self, text: str, _depth: int) -> list[Invocation]:
         """Return the servers of a Python file, where it names an engine."""
+        from kvcalc.manifests.carriers.python_files import STARTS, of_python
+
         return of_python(text, self.place, self.marks) if STARTS.search(text) else []
 
     def finished(self, found: list[Invocation]) -> list[Invocation]:

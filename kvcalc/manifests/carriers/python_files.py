@@ -34,7 +34,7 @@ STARTS = re.compile(
 _ENGINES = re.compile(r"vllm|sglang|llama|trtllm|text-generation|lmdeploy|ollama|dynamo")
 _SHELLS = {"system", "run", "Popen", "call", "check_call", "check_output", "getoutput", "popen"}
 _SHELLS |= {"create_subprocess_shell", "run_commands"}
-_MOST = 2**20  # characters
+_MOST = 2**18  # characters: launchers are a few KiB
 _MOST_WORDS = 300  # of a command
 _MOST_LISTS = 20_000
 _MOST_COMMANDS = 500  # of one file
@@ -55,11 +55,11 @@ def of_python(text: str, place: Place, marks: Templates) -> list[Invocation]:
     """Return the servers that a Python file starts.
 
     Raises:
-        PassedOverError: it is not valid for this release of Python.
-        InputError: it is too large.
+        PassedOverError: it is not valid for this release of Python, or too large.
     """
     if len(text) > _MOST:
-        raise InputError("Python larger than 1 MiB", hint="is it a launcher?")
+        hint = "name the launcher alone, or what it starts: kvcalc check -- vllm serve MODEL"
+        raise PassedOverError(f"Python larger than {_MOST // 2**10} KiB", hint=hint)
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -59,7 +59,7 @@ class Vendor(NamedTuple):
     image: str | None = None
     resources: str | None = None
     devices: str | None = None
-    counts: str = "gpu"
+    counts: str = ""
     product: str | None = None
     pod: Sequence[str] = ()
     replicas: str | None = None
@@ -193,7 +193,8 @@ class _Part:
             gpu, more = of_resources(self.at(vendor.resources), bare=True)
             findings += more
         elif (devices := self.first(vendor.devices)).is_text:
-            gpu = of_count(devices, vendor.counts, findings)
+            paths = [p for p in str(vendor.devices).split("|") if not self.at(p).is_null]
+            gpu = of_count(devices, vendor.counts or paths[0].rpartition(".")[2], findings)
         for path in vendor.pod:
             gpu = gpu if gpu.product else with_product(gpu, self.at(path))
         if (product := self.first(vendor.product)).is_text:
