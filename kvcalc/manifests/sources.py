@@ -221,7 +221,9 @@ def decoded(text: bytes | str, where: str) -> str:
 
 def _refuse_binary(where: str, line: int) -> NoReturn:
     raise InputError(
-        "not text", hint="give the file that starts the server", where=f"{printable(where)}:{line}"
+        "not text",
+        hint="save it as UTF-8, or give the file that starts the server",
+        where=f"{printable(where)}:{line}",
     )
 
 
