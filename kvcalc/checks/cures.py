@@ -18,6 +18,7 @@ from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve.lengths import of_length, sequences_change
 from kvcalc.sizing.solve.memory import share_of_card
+from kvcalc.sizing.stops import within_floor
 
 __all__ = ["cure"]
 
@@ -76,6 +77,9 @@ def _passing(
 ) -> Iterator[Change]:
     """Yield changes that pass, one a kind: first of what stands in the way itself."""
     bound = () if sized.worked.crowded is None else (_more_sequences(sized),)
+    lifted = within_floor(sized.question, sized.worked)
+    if lifted is not None:
+        bound = (*bound, iter((lifted,)))
     ill_shared = not sized.worked.runs("low")
     for group in (*bound, *([_shares(sized)] if ill_shared else [])):
         yield from _first(group, passing)

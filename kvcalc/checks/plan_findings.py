@@ -17,6 +17,7 @@ from kvcalc.manifests.found import Finding, Level
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.shares import LONGER
 from kvcalc.sizing.solve import solve
+from kvcalc.sizing.stops import within_floor
 
 __all__ = ["on_plan"]
 
@@ -31,7 +32,6 @@ def on_plan(target: Target, sized: Sized) -> Iterator[Finding]:
     for look in (
         _length_over_model,
         _fp8_on_old_card,
-        _unchunked,
         _bytes_and_share,
         _duplicated,
         _places_out_of_reach,
@@ -39,8 +39,29 @@ def on_plan(target: Target, sized: Sized) -> Iterator[Finding]:
         _speculation,
         _fraction_interval,
         _two_limits,
+        _below_floor,
     ):
         yield from look(target, sized)
+
+
+def _below_floor(target: Target, sized: Sized) -> Iterator[Finding]:
+    """Find blocks that are too few for the engine to start, whatever one sequence needs."""
+    sure, may = sized.worked.stopped("high"), sized.worked.stopped("low")
+    stopped = sure or may
+    if stopped is None:
+        return
+    floor, units = stopped
+    lifted = within_floor(sized.question, sized.worked)
+    cures = [] if lifted is None else [_set(target, floor.setting, lifted.value(floor.setting))]
+    yield _finding(
+        target,
+        floor.code,
+        "error" if sure else "warning",
+        floor.told(units) + ("" if sure else ", if everything else takes its most"),
+        ", or ".join([*cures, "more memory for the cache"]),
+        floor.setting,
+        amount=floor.units - units,
+    )
 
 
 def _line(target: Target, *names: str) -> tuple[int, str]:
@@ -70,14 +91,6 @@ def _set(target: Target, name: str, value: Any) -> str:
     """Return a setting in the engine's words; in kvcalc's where it has none."""
     word = str(value).lower() if isinstance(value, bool) else value
     return said(target, name, value) or f"{name} {word}"
-
-
-def _other(target: Target, name: str) -> object:
-    server = target.server
-    for setting in server.settings if server is not None else ():
-        if setting.name == name:
-            return setting.value
-    return None
 
 
 def _length_over_model(target: Target, sized: Sized) -> Iterator[Finding]:
@@ -130,25 +143,6 @@ def _fp8_on_old_card(target: Target, sized: Sized) -> Iterator[Finding]:
         " cache is stored in it and widened for every step, where the attention kernels can",
         ", or ".join([*cures, "a card from 8.9 on (l4, l40s, h100-80gb)"]),
         "kv_cache_dtype",
-    )
-
-
-def _unchunked(target: Target, sized: Sized) -> Iterator[Finding]:
-    if target.engine != "vllm" or _other(target, "enable_chunked_prefill") is not False:
-        return
-    batched = sized.question.deployment.max_num_batched_tokens
-    length = sized.plan.max_model_len
-    if batched is None or batched >= length:
-        return
-    yield _finding(
-        target,
-        "prompt-over-step",
-        "error",
-        f"a step of {format_count(batched)} tokens cannot take a prompt of {format_count(length)},"
-        " as prefills are not chunked",
-        f"{_set(target, 'max_num_batched_tokens', length)}, or chunked prefill",
-        "max_num_batched_tokens",
-        amount=length - batched,
     )
 
 

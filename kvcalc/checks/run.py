@@ -393,6 +393,10 @@ def _why(sized: Sized, assertion: Assertion) -> str:
         return refusal.why
     if worked.crowded is not None:
         return worked.crowded
+    stopped = worked.stopped("high") or worked.stopped("low")
+    if stopped is not None:
+        floor, units = stopped
+        return floor.told(units)
     missing = worked.missing()
     count = sized.asked.sequences
     what = "one sequence" if count == 1 else f"{format_count(count)} sequences"

@@ -15,6 +15,7 @@ __all__ = [
     "RankBudget",
     "RefusedLever",
     "Solution",
+    "StartRefusal",
     "TermBounds",
 ]
 
@@ -44,6 +45,20 @@ class Figures(Value, frozen=True, kw_only=True):
     starts: bool
     fits: bool
     max_model_len_that_fits: int
+
+
+class StartRefusal(Value, frozen=True, kw_only=True):
+    """What an engine refuses to start with.
+
+    Attributes:
+        code: the finding that it is reported as (core.finding_codes).
+        message: what is wrong.
+        sure: whatever everything beside the cache takes; otherwise only if it takes its most.
+    """
+
+    code: str
+    message: str
+    sure: bool
 
 
 class TermBounds(Value, frozen=True, kw_only=True):
@@ -232,6 +247,7 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
         may_fit: it is met if everything beside the cache takes its least: `high.fits`.
         missing_bytes: what one GPU lacks for it at the low end, in the cache and beside it; 0 where
             it fits, and where no memory would do (see verdict).
+        refusals: what the engine refuses to start with.
         needed_bytes: what one sequence of the maximum needs on a GPU.
         bytes_per_token, fixed_bytes: needed is about fixed_bytes + tokens x bytes_per_token; None
             where a token adds no whole number of bytes.
@@ -284,3 +300,4 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
     unsupported: tuple[str, ...]
     convention: tuple[str, ...]
     source: str
+    refusals: tuple[StartRefusal, ...] = ()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.lengths import Lengths, whole_number
-from kvcalc.core.plan import CachePlan, Pool, Rank
+from kvcalc.core.plan import CachePlan, Floor, Pool, Rank
 from kvcalc.core.rules import Rule, Window
 from kvcalc.core.search import first_that, last_that
 from kvcalc.core.units import cdiv
@@ -28,6 +28,7 @@ __all__ = [
     "longest_held",
     "pool_units",
     "requests_that_fit",
+    "short_of",
     "smallest_budget",
     "start_up_limit",
     "start_up_need",
@@ -82,7 +83,8 @@ class Capacity(Value, frozen=True, kw_only=True):
         max_sequences: whole sequences that really fit.
         needed_bytes: what one sequence of max_model_len needs.
         fits: by the engine's own check one sequence of max_model_len fits.
-        starts: the engine starts: one fits, or it shortens the maximum, or it does not check.
+        starts: the engine starts: one fits, or it shortens the maximum, or it does not check; and
+            no floor of the plan is missed.
         max_model_len_that_fits: the longest up to max_model_len of which one fits; 0: none.
         max_model_len_served: the longest sequence that it serves once it has started.
         overhead_bytes: budget that no sequence can use (null block, remainder below one unit).
@@ -220,7 +222,9 @@ def start_up_need(plan: CachePlan, rank: Rank, n: int) -> int:
     if plan.check == "layers":
         return sum(g.rule.peak(local) * g.unit_bytes for p in pools for g in p.groups)
     if plan.check == "first_group":
-        return sum(p.groups[0].rule.peak(local) * p.unit_bytes for p in pools)
+        return sum(
+            p.groups[0].rule.peak(local) * (p.check_unit_bytes or p.unit_bytes) for p in pools
+        )
     if plan.check == "window":
         return sum(_of_window(g.rule, local) * p.unit_bytes for p in pools for g in p.groups)
     return sum(p.need(local) * (p.check_unit_bytes or p.unit_bytes) for p in pools)
@@ -287,6 +291,29 @@ def longest(plan: CachePlan, rank: Rank, budget: int | None, high: int) -> int:
     What a sequence needs rises with its length.
     """
     return _last(high, lambda n: _starts(plan, rank, budget, n))
+
+
+def short_of(plan: CachePlan, budgets: Budgets) -> tuple[Floor, int] | None:
+    """Return the first of a plan's floors that budgets do not reach, and the units that there are.
+
+    Raises:
+        UsageError, InvalidValueError: as `capacity`.
+    """
+    return _short_of(plan, _by_rank(plan, budgets)) if plan.floors else None
+
+
+def _short_of(plan: CachePlan, budgets: tuple[int | None, ...]) -> tuple[Floor, int] | None:
+    for floor in plan.floors:
+        units = [
+            count
+            for rank, budget in zip(plan.ranks, budgets, strict=True)
+            for pool, count in zip(rank.pools, pool_units(plan, rank, budget), strict=True)
+            if pool.name == floor.pool
+        ]
+        fewest = min(units, default=floor.units)
+        if fewest < floor.units:
+            return floor, fewest
+    return None
 
 
 def _starts_everywhere(plan: CachePlan, budgets: tuple[int | None, ...], n: int) -> bool:
@@ -376,8 +403,12 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
     if plan.split == "fixed" and not _all_allocated(plan, budgets):
         tokens, times, whole = 0, 0.0, 0  # all of it or nothing
     fits = _starts_everywhere(plan, budgets, n)
-    longest_served = _served(plan, budgets, n)
-    starts = {"refuses": fits, "shortens": longest_served > 0, "never_checks": True}[plan.start]
+    reached = _short_of(plan, budgets) is None
+    longest_served = _served(plan, budgets, n) if reached else 0
+    starts = (
+        reached
+        and {"refuses": fits, "shortens": longest_served > 0, "never_checks": True}[plan.start]
+    )
     return Capacity(
         kv_cache_bytes=budget,
         max_model_len=n,
@@ -447,7 +478,7 @@ def holds(plan: CachePlan, budgets: Budgets, sequences: int = 1, *, at: int | No
     if plan.places is not None and sequences > plan.places:
         return False
     n, each = at or plan.max_model_len, _by_rank(plan, budgets)
-    if not _starts_everywhere(plan, each, n):
+    if _short_of(plan, each) is not None or not _starts_everywhere(plan, each, n):
         return False
     return all(
         _whole_sequences(plan, rank, budget, n) >= sequences

@@ -105,6 +105,8 @@ def split_heads(heads: int, tensor_parallel_size: int) -> int:
     raise UnsupportedError(
         f"{heads} heads cannot be split over {tensor_parallel_size} ranks evenly",
         hint="choose a tensor parallel size that divides the heads, or a multiple of them",
+        code="heads-over-ranks",
+        setting="tensor_parallel_size",
     )
 
 
@@ -118,6 +120,8 @@ def divide(total: int, ranks: int, what: str) -> int:
         raise UnsupportedError(
             f"{total} {what} cannot be split over {ranks} ranks",
             hint=f"choose a tensor parallel size that divides {total}",
+            code="heads-over-ranks",
+            setting="tensor_parallel_size",
         )
     return total // ranks
 

@@ -104,6 +104,8 @@ class LogAnswer(Value, frozen=True, kw_only=True):
         lines: first and last line that it was read from.
         failure: what ended the start, with the arithmetic, or the server later; None where
             nothing did.
+        code: of the refusal that ended the start, as findings are coded; None where it is none
+            that is known.
         verdict: the answer in a sentence.
         facts: figures by name.
         settings: what the prediction was made with.
@@ -141,6 +143,7 @@ class LogAnswer(Value, frozen=True, kw_only=True):
     oom: OutOfMemory | None
     notes: tuple[str, ...]
     unsupported: tuple[str, ...]
+    code: str | None = None
 
 
 class Changed(Value, frozen=True, kw_only=True):

@@ -103,24 +103,28 @@ def stage_partition(
         pipeline_parallel_size: stages.
 
     Raises:
-        InvalidValueError: no list of layers, one for another number of stages, or layers that do
-            not add up (vLLM distributed/utils.py, get_pp_indices).
+        InvalidValueError: no list of layers.
+        UnsupportedError: one for another number of stages, or layers that do not add up (vLLM
+            distributed/utils.py, get_pp_indices).
 
     >>> stage_partition("20,22,20", 62, 3)
     (20, 22, 20)
     """
     if told is None:
         return None
-    hint = f"give {pipeline_parallel_size} numbers that add up to {num_layers}, such as 20,22,20"
+    such_as = ",".join(map(str, stage_sizes(num_layers, pipeline_parallel_size)))
+    hint = f"give {pipeline_parallel_size} numbers that add up to {num_layers}, such as {such_as}"
     try:
         sizes = tuple(int(part) for part in str(told).split(","))
     except ValueError:
         raise InvalidValueError(f"{told!r:.40} is no list of layers", hint=hint) from None
     if len(sizes) != pipeline_parallel_size or min(sizes) < 1 or sum(sizes) != num_layers:
-        raise InvalidValueError(
+        raise UnsupportedError(
             f"{told!s:.40} does not share {num_layers} layers over {pipeline_parallel_size}"
             " pipeline stages",
             hint=hint,
+            code="stage-partition",
+            setting=PARTITION,
         )
     return sizes
 

@@ -31,14 +31,25 @@ from kvcalc.core.rules import (
     Window,
 )
 from kvcalc.core.sizing import Sized, TokenBudget
-from kvcalc.core.units import add_rates, cdiv
+from kvcalc.core.units import add_rates, cdiv, format_count
 from kvcalc.core.values import NonNegative, Positive, Value
 from kvcalc.core.waste import Wastes
 
 if TYPE_CHECKING:
     from kvcalc.core.capacity import Budgets, Capacity
 
-__all__ = ["CachePlan", "Check", "Group", "Pool", "Rank", "Report", "Rows", "Split", "Start"]
+__all__ = [
+    "CachePlan",
+    "Check",
+    "Floor",
+    "Group",
+    "Pool",
+    "Rank",
+    "Report",
+    "Rows",
+    "Split",
+    "Start",
+]
 
 Split = Literal["one_pool", "fungible", "ratio", "bytes", "tokens", "fixed"]
 """How a budget becomes units: all of it to one pool; bytes that any pool may take; to pools in a
@@ -61,6 +72,34 @@ Start = Literal["refuses", "shortens", "never_checks"]
 """What an engine does where one sequence of the maximum does not fit: it does not start; it starts
 and lowers the maximum to what fits (`CachePlan.start_spares_tokens` below that); or it starts
 unasked, and a sequence that grows too long fails when it gets there."""
+
+
+class Floor(Value, frozen=True, kw_only=True):
+    """The fewest units of a pool with which an engine starts, whatever one sequence needs.
+
+    Attributes:
+        code: the finding that fewer are reported as (core.finding_codes).
+        pool: the pool's name; of unequal ranks the one with the fewest units decides.
+        units: the fewest, reserved ones counted, as the engine counts them.
+        setting: the setting that asks for so many.
+        message: what is wrong where there are fewer; `{units}` stands for those there are.
+        line: what the engine logs then, `{units}` as well.
+    """
+
+    code: str
+    pool: str
+    units: Positive
+    setting: str
+    message: str
+    line: str
+
+    def told(self, units: int) -> str:
+        """Say that so many units are too few."""
+        return self.message.replace("{units}", format_count(units))
+
+    def logged(self, units: int) -> str:
+        """Return what the engine logs with so many units."""
+        return self.line.replace("{units}", str(units))
 
 
 class Rows(Value, frozen=True, kw_only=True):
@@ -350,6 +389,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
         start: what the engine does where one sequence of the maximum does not fit.
         start_spares_tokens: an engine that shortens the maximum stays so many tokens below what
             the cache holds.
+        floors: units without which it does not start, beside that check.
         host: what the engine takes of the host's memory.
         notes: one line for every rule that moved a number.
         unsupported: what is not modelled, with the size of the difference where it is known.
@@ -376,6 +416,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     check_fixed_units: bool = True
     start: Start = "refuses"
     start_spares_tokens: NonNegative = 0
+    floors: tuple[Floor, ...] = ()
     host: tuple[HostPart, ...] = ()
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
@@ -537,6 +578,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
             weighs_groups=False,
             start="refuses",
             start_spares_tokens=0,
+            floors=(),
             notes=(),
             unsupported=(),
             source=f"contiguous twin of {self.source or self.engine}",

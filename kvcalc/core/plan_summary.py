@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kvcalc.core.capacity import capacity
+from kvcalc.core.capacity import capacity, short_of
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank
 from kvcalc.core.results import (
     Difference,
@@ -98,6 +98,7 @@ def summarise(
             for r in plan.ranks
         ),
         start_up=start_up,
+        floors=plan.floors,
         notes=notes,
         unsupported=plan.unsupported,
         convention=plan.convention,
@@ -221,6 +222,10 @@ def _keeps_states(rule: Slots) -> str:
 def _of_size(plan: CachePlan, start: StartUp) -> Iterator[str]:
     """Yield what a cache of that size means and its figures alone do not say."""
     longest = format_count(plan.max_model_len)
+    short = short_of(plan, start.kv_cache_bytes)
+    if short is not None:
+        floor, units = short
+        yield floor.told(units)
     if start.kv_cache_bytes is not None and any(rank.on_host for rank in plan.ranks):
         yield (
             f"the {format_count(start.kv_cache_bytes)} B given are a device's: what the host keeps"

@@ -7,6 +7,7 @@ or "cannot be known", never zero.
 from __future__ import annotations
 
 from kvcalc.core.allocator_state import AllocatorState
+from kvcalc.core.plan import Floor
 from kvcalc.core.size import ModelSize
 from kvcalc.core.values import Value
 from kvcalc.core.waste import Wastes
@@ -542,6 +543,7 @@ class PlanSummary(Value, frozen=True, kw_only=True):
         source: engine, version, files and symbols that they follow.
         differences: where several engines are asked, the causes for which this one is not like the
             first.
+        floors: units without which it does not start, whatever one sequence needs.
     """
 
     model: str
@@ -565,3 +567,4 @@ class PlanSummary(Value, frozen=True, kw_only=True):
     convention: tuple[str, ...]
     source: str
     differences: tuple[Difference, ...] = ()
+    floors: tuple[Floor, ...] = ()

@@ -114,6 +114,7 @@ class ModelSize(Value, frozen=True, kw_only=True):
             publisher or from its shapes.
         weights_bytes: of all tensors as stored in the published checkpoint.
         weights_dtype: what most of them are stored in (`bfloat16`, `fp8`, `mxfp4`, `awq`, ...).
+        weight_block: rows and columns of weights in fp8 that share a scale, where blocks do.
         expert_dtype: what routed experts are stored in, where it is not weights_dtype.
         kept: parts of the decoder that a quantisation leaves in the model dtype, as its config
             lists them.
@@ -148,6 +149,7 @@ class ModelSize(Value, frozen=True, kw_only=True):
     parameters: _Total | None = None
     weights_bytes: _Total | None = None
     weights_dtype: str | None = None
+    weight_block: Positive | None = None
     expert_dtype: str | None = None
     kept: tuple[KeptPart, ...] | None = None
     encoder_bytes: _Total | None = None

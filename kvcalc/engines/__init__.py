@@ -20,6 +20,7 @@ __all__ = [
     "budgets",
     "known",
     "plan",
+    "refusal_codes",
     "shares_out",
     "start_up_log",
 ]
@@ -124,6 +125,13 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     if replicas > 1 and not said:
         made = msgspec.structs.replace(made, notes=(*made.notes, note))
     return made
+
+
+def refusal_codes(engine: str) -> frozenset[str]:
+    """Return the codes of what an engine refuses when it starts; none where nobody listed it."""
+    from kvcalc.engines.refusals import by_code  # few questions ask
+
+    return frozenset(by_code(engine))
 
 
 def budgets(

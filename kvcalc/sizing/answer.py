@@ -22,6 +22,7 @@ from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.sharing import notes_on_sharing, one_of_several
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve import solved
+from kvcalc.sizing.stops import start_refusals
 from kvcalc.sizing.verdict import verdict
 from kvcalc.sizing.worked import Worked
 
@@ -117,6 +118,7 @@ def answer(
         unsupported=found.unsupported,
         convention=found.convention,
         source=found.source,
+        refusals=start_refusals(worked),
     )
 
 

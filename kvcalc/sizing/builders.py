@@ -35,6 +35,9 @@ def _vllm(said: Words, model: ModelSpec, source: str) -> None:
     _adapters(said)
     if "limit_mm_per_prompt" in said.args:
         said.start("--limit-mm-per-prompt", str(said.args.pop("limit_mm_per_prompt")))
+    if "cudagraph_mode" in said.args:
+        mode = str(said.args.pop("cudagraph_mode")).upper()
+        said.start("--compilation-config", json.dumps({"cudagraph_mode": mode}))
     said.say_args()
     _vllm_speculation(said)
 

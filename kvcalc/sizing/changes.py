@@ -68,6 +68,10 @@ class Change(NamedTuple):
             deployment=deployment, quantization=quantization, weights_bytes=weights
         )
 
+    def value(self, name: str) -> Any:
+        """Return what a setting is changed to; None for one that is not."""
+        return self.settings.get(name, self.args.get(name))
+
     @property
     def flags(self) -> tuple[str, ...]:
         """The change in kvcalc's own flags."""

@@ -13,6 +13,7 @@ from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve.cards import layers_on_card
 from kvcalc.sizing.solve.lengths import of_length, sequences_change
 from kvcalc.sizing.solve.memory import share_of_card
+from kvcalc.sizing.stops import within_floor
 from kvcalc.sizing.worked import Worked
 
 __all__ = ["SURELY_STARTS", "lever_changes"]
@@ -74,6 +75,9 @@ def lever_changes(question: Question, worked: Worked) -> Iterator[Change]:
 
 def _unbound(question: Question, worked: Worked) -> Iterator[Change]:
     """Yield what takes away a bound that the settings themselves set."""
+    lifted = within_floor(question, worked)
+    if lifted is not None:
+        yield lifted._replace(caution="more requests wait")
     # llama.cpp's slots share a context that the settings size.
     sized = question.deployment.engine == "llama.cpp" and not worked.cache_holds("high")
     if worked.crowded is not None or sized:  # a server runs those of all its groups of ranks

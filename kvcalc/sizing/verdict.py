@@ -7,6 +7,7 @@ from kvcalc.core.units import format_bytes, format_concurrency, format_count, fo
 from kvcalc.sizing.question import Question
 from kvcalc.sizing.shares import PLACES
 from kvcalc.sizing.sizes import sizes_of
+from kvcalc.sizing.stops import within_floor
 from kvcalc.sizing.worked import Worked
 
 __all__ = ["verdict"]
@@ -42,13 +43,33 @@ def _verdict(
         return f"No: {refusal.why}."
     if worked.crowded is not None:
         return f"No: {wanted} at once are asked for, and {worked.crowded}."
+    stopped = worked.stopped("high")
+    if stopped is not None:
+        floor, units = stopped
+        why = f"{floor.told(units)}{_lifted(question, worked)}"
+        return f"No: {worked.plan.engine} does not start: {why}."
     if high.fits:
         verb = "fits" if question.sequences == 1 else "fit"
         return (
             f"Perhaps: {wanted} {verb} if everything beside the cache takes its least; if it takes"
-            f" its most {format_bytes(missing)} are missing."
+            f" its most {format_bytes(missing)} are missing.{_stopped_low(question, worked)}"
         )
     return _no(worked, wanted, found, missing)
+
+
+def _lifted(question: Question, worked: Worked) -> str:
+    """Return what lifts the floor that is in the way, as a plan has confirmed it."""
+    change = within_floor(question, worked)
+    return "" if change is None else f"; with {' '.join(change.flags)} it does"
+
+
+def _stopped_low(question: Question, worked: Worked) -> str:
+    """Return that a floor is what is in the way at the low end; "" where none is."""
+    stopped = worked.stopped("low")
+    if stopped is None:
+        return ""
+    floor, units = stopped
+    return f" Then {floor.told(units)}{_lifted(question, worked)}."
 
 
 def _yes(question: Question, worked: Worked, low: Figures, high: Figures) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvcalc.core.capacity import Budgets, holds, least_of, smallest_budget
+import msgspec
+
+from kvcalc.core.capacity import Budgets, holds, least_of, short_of, smallest_budget
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.memory import End, MemoryBudget
-from kvcalc.core.plan import CachePlan
+from kvcalc.core.plan import CachePlan, Floor
 from kvcalc.core.units import format_count
 from kvcalc.sizing.shares import PLACES
 from kvcalc.sizing.sharing import Refusal, refused
@@ -71,6 +73,17 @@ class Worked(NamedTuple):
         gpu = self.gpu
         sure: End = "low" if end == "low" else "high"
         return next(filter(None, (refused(one, gpu, sure) for one in self.cards)), None)
+
+    def stopped(self, end: End) -> tuple[Floor, int] | None:
+        """Return the floor that alone is in the way at an end, and the units that there are."""
+        floors, budgets = self.plan.floors, self.budgets(end)
+        if not floors or (isinstance(budgets, tuple) and min(b or 1 for b in budgets) < 1):
+            return None
+        least = least_of(budgets)
+        bare = self._replace(plan=msgspec.structs.replace(self.plan, floors=()))
+        if (least is not None and least < 1) or not bare.meets(end):
+            return None
+        return short_of(self.plan, budgets)
 
     @property
     def crowded(self) -> str | None:

@@ -20,13 +20,18 @@ _GIB = 2**30
 
 
 def _question(
-    model: str, gpu: str | None = "h100-80gb", memory: int = 15 * _GIB, **more: object
+    model: str,
+    gpu: str | None = "h100-80gb",
+    memory: int = 15 * _GIB,
+    seqs: int | None = None,
+    **more: object,
 ) -> Question:
     deployment = Deployment(
         engine=str(more.pop("engine", "vllm")),
         gpu=None if gpu is None else load_gpu(gpu),
         kv_cache_memory_bytes=memory,
         max_model_len=8192,
+        max_num_seqs=seqs,
     )
     return Question(load_model(model), deployment, **more)  # type: ignore[arg-type]  # fields by name
 
@@ -39,7 +44,7 @@ def test_the_figures_of_the_engine(
     gpu: str, block: int, blocks: int, tokens: int, concurrency: float
 ) -> None:
     """Qwen3.5-27B in 15 GiB at 8,192 tokens, as the real planner of vLLM 0.33 answers."""
-    found = answer(_question("qwen3.5-27b", gpu))
+    found = answer(_question("qwen3.5-27b", gpu, seqs=256))
     assert (found.block_size, found.num_blocks, found.kv_cache_tokens) == (block, blocks, tokens)
     assert round(found.max_concurrency, 2) == concurrency
     assert found.low == found.high
@@ -63,14 +68,13 @@ def test_what_is_missing_and_what_would_fit() -> None:
 
 def test_so_many_sequences_at_once() -> None:
     """15.53 x is 15 whole ones: the goal of 15 is met, of 16 it is not."""
-    assert answer(_question("qwen3.5-27b", sequences=15)).fits
-    found = answer(_question("qwen3.5-27b", sequences=16))
+    assert answer(_question("qwen3.5-27b", seqs=256, sequences=15)).fits
+    found = answer(_question("qwen3.5-27b", seqs=256, sequences=16))
     assert not found.fits
-    assert answer(
-        _question("qwen3.5-27b", memory=15 * _GIB + found.missing_bytes, sequences=16)
-    ).fits
-    short = 15 * _GIB + found.missing_bytes - 1
-    assert not answer(_question("qwen3.5-27b", memory=short, sequences=16)).fits
+    enough = 15 * _GIB + found.missing_bytes
+    assert answer(_question("qwen3.5-27b", memory=enough, seqs=256, sequences=16)).fits
+    short = enough - 1
+    assert not answer(_question("qwen3.5-27b", memory=short, seqs=256, sequences=16)).fits
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "lmdeploy"])
@@ -93,7 +97,7 @@ def test_a_lever_is_a_plain_run_with_its_setting(engine: str, model: str) -> Non
 
 
 def test_levers_come_in_the_order_of_what_they_gain() -> None:
-    levers = answer(_question("qwen3.5-27b"), with_levers=True).levers
+    levers = answer(_question("qwen3.5-27b", seqs=256), with_levers=True).levers
     gains = [lever.concurrency_gain for lever in levers if lever.concurrency_gain is not None]
     assert gains == sorted(gains, reverse=True)
     (caching,) = (lever for lever in levers if lever.name == "no prefix caching")

@@ -88,7 +88,14 @@ _ASKED = {
     "on the host": asked("llama-3.1-8b", "l40s", engine="vllm", max_model_len=8192,
                          engine_args={"cpu_offload_gb": 4, "kv_offloading_size": 32}),
     "no images": asked("qwen3.5-27b", "h100-80gb", engine="vllm", max_model_len=8192,
+                       max_num_seqs=256,
                        engine_args={"limit_mm_per_prompt": '{"image": 0, "video": 0}'}),
+    "graphs": asked("qwen3.5-27b", "h100-80gb", engine="vllm", max_model_len=8192,
+                    engine_args={"cudagraph_mode": "piecewise"}),
+    "prefills": asked("llama-3.1-8b", "l40s", engine="vllm", max_model_len=8192,
+                      engine_args={"enable_chunked_prefill": False,
+                                   "long_prefill_token_threshold": 1024,
+                                   "disable_chunked_mm_input": True}),
     "swapped": asked("llama-3.1-8b", "l40s", engine="vllm", engine_version="0.6.3",
                      max_model_len=8192, engine_args={"swap_space": 8}),
     "a partition": asked("llama-3.1-8b", "l40s", engine="vllm", max_model_len=8192,
@@ -100,6 +107,7 @@ _ASKED = {
     "a head": asked("llama-3.1-8b", "h100-80gb", engine="vllm", max_model_len=8192,
                     speculative_method="eagle3", num_speculative_tokens=3),
     "its own layers": asked("qwen3.5-27b", "h100-80gb", engine="vllm", max_model_len=8192,
+                            max_num_seqs=256,
                             speculative_method="mtp", num_speculative_tokens=2,
                             mamba_ssm_cache_dtype="float32"),
     "ngram": asked("llama-3.1-8b", "h100-80gb", engine="vllm", max_model_len=8192,
@@ -165,7 +173,8 @@ def test_the_command_starts_what_was_asked(question: Question) -> None:
         assert getattr(again, name) == getattr(found, name), name
 
 
-_SAME = ("adapters in full", "on the host", "no images", "swapped", "plain", "all of vLLM's",
+_SAME = ("adapters in full", "on the host", "no images", "graphs", "prefills", "swapped",
+         "plain", "all of vLLM's",
          "bytes", "blocks", "a partition", "a draft", "a head", "its own layers", "ngram",
          "experts", "windows", "context parallel", "sglang", "sglang's copies",
          "sglang's variables", "tensorrt-llm", "lmdeploy", "turbomind's blocks")  # fmt: skip

@@ -21,29 +21,43 @@ from kvcalc.engines.vllm.version import Release
 
 __all__ = [
     "ENGINE_ARGS",
+    "GRAPH_MODES",
     "NOT_MODELLED",
     "check_arguments",
+    "count_of",
     "counts_of",
     "gib_of",
+    "graph_mode",
     "limits_of",
     "switch_of",
     "takes_no_input",
     "whole_of",
 ]
 
-_SWITCHES = ("enable_lora", "fully_sharded_loras", "language_model_only")
-_COUNTS = ("max_loras", "max_lora_rank")
+_SWITCHES = (
+    *("enable_lora", "fully_sharded_loras", "language_model_only"),
+    *("enable_chunked_prefill", "disable_chunked_mm_input", "use_heterogeneous_vocab"),
+)
+_COUNTS = (
+    *("max_loras", "max_lora_rank", "max_num_active_seqs"),
+    *("max_num_partial_prefills", "max_long_partial_prefills"),
+)
+_FROM_ZERO = ("long_prefill_token_threshold",)
 _SIZES = ("cpu_offload_gb", "kv_offloading_size", "swap_space")
 ENGINE_ARGS = (
     *_SWITCHES,
     *_COUNTS,
+    *_FROM_ZERO,
     *_SIZES,
+    "cudagraph_mode",
     "kv_offloading_backend",
     "limit_mm_per_prompt",
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
     PARTITION,
 )
 """What is read; none of it changes a block."""
+GRAPH_MODES = ("none", "piecewise", "full", "full_decode_only", "full_and_piecewise")
+"""What is captured as CUDA graphs: cudagraph_mode of --compilation-config, in small letters."""
 
 _MOVED = "which parameters move hangs on the checkpoint's tensors; cpu_offload_gb is modelled"
 NOT_MODELLED = {
@@ -100,9 +114,12 @@ def check_arguments(deployment: Deployment, at: Release) -> None:
         switch_of(deployment, name)
     for name in _COUNTS:
         whole_of(deployment, name)
+    for name in _FROM_ZERO:
+        count_of(deployment, name)
     for name in _SIZES:
         gib_of(deployment, name)
     limits_of(deployment)
+    graph_mode(deployment)
     backend = deployment.engine_args.get("kv_offloading_backend")
     if backend not in (None, "native"):
         raise NotModelledError(
@@ -155,6 +172,15 @@ def whole_of(deployment: Deployment, name: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
+def count_of(deployment: Deployment, name: str) -> int | None:
+    """Return a whole number from 0; None where it is not given.
+
+    Raises:
+        InvalidValueError: something else.
+    """
+    return 0 if deployment.engine_args.get(name) == 0 else whole_of(deployment, name)
+
+
 def gib_of(deployment: Deployment, name: str) -> int | None:
     """Return the bytes of a setting that is given in GiB; None where it is not given, or nothing.
 
@@ -170,6 +196,23 @@ def gib_of(deployment: Deployment, name: str) -> int | None:
             f"{name} is {value!r:.40}, not a number of GiB from 0", hint=f"write {name}=4"
         )
     return int(float(value) * 2**30) or None
+
+
+def graph_mode(deployment: Deployment) -> str:
+    """Return what is captured as CUDA graphs; vLLM's own choice where nothing is said.
+
+    Raises:
+        InvalidValueError: no mode of theirs.
+    """
+    if deployment.enforce_eager:
+        return "none"
+    word = deployment.engine_args.get("cudagraph_mode")
+    mode = GRAPH_MODES[-1] if word is None else str(word).lower()
+    if mode not in GRAPH_MODES:
+        raise InvalidValueError(
+            f"cudagraph_mode is {word!r:.40}", hint=f"one of {', '.join(GRAPH_MODES)}"
+        )
+    return mode
 
 
 def limits_of(deployment: Deployment) -> dict[str, int] | None:

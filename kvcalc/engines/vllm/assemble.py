@@ -29,6 +29,9 @@ def ranks_of(grouping: Grouping, num_hidden_layers: int, settings: Settings) -> 
     vLLM 0.33 v1/core/kv_cache_planning.py, _project_kv_cache_groups_to_worker.
     """
     names = _names(grouping)
+    whole = None
+    if settings.pp > 1 and settings.rules.checks_whole_model:
+        whole = max(_width(_on_stage(members, 0, None)) for members in grouping.groups)
     first = 0
     ranks = []
     sizes = settings.partition or stage_sizes(num_hidden_layers, settings.pp)
@@ -40,7 +43,7 @@ def ranks_of(grouping: Grouping, num_hidden_layers: int, settings: Settings) -> 
             _group(name, members, settings) for name, members in zip(names, staged, strict=True)
         )
         widest = max((group.unit_bytes for group in groups), default=0)
-        checked = None
+        checked = whole
         if grouping.packed and widest:
             widest, checked = _packed_widths(staged, widest, settings.rules)
         pools: tuple[Pool, ...] = ()
@@ -100,6 +103,11 @@ def _on_stage(members: list[Placed], first: int, after: int | None) -> _Staged:
         )
         for placed in members
     ]
+
+
+def _width(members: _Staged) -> int:
+    """Bytes of a block of a group's layers."""
+    return sum(placed.spec.page * count for placed, count in members)
 
 
 def _packed_widths(staged: list[_Staged], widest: int, rules: Rules) -> tuple[int, int | None]:

@@ -95,6 +95,7 @@ def choose(query: Query, card: Card, asked: str | None = None) -> Backend:
         f"vLLM has no attention backend for {_described(query)} on {card.name}"
         f" ({'; '.join(reasons)})",
         hint=_cure(query),
+        code="no-attention-backend",
     )
 
 
@@ -144,6 +145,8 @@ def _asked(query: Query, card: Card, asked: str) -> Backend:
         raise UnsupportedError(
             f"attention backend {name} cannot serve {_described(query)} on {card.name}: {reason}",
             hint="leave the backend to vLLM",
+            code="no-attention-backend",
+            setting="attention_backend",
         )
     _fails_when_built(name, query, card)
     return backend

@@ -19,7 +19,7 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_number_of
 from kvcalc.core.visible import Visible, driver_context, named_card, visible
 from kvcalc.core.widths import Span, Widths, widths_of
-from kvcalc.engines.vllm.arguments import limits_of, takes_no_input
+from kvcalc.engines.vllm.arguments import graph_mode, limits_of, takes_no_input
 from kvcalc.engines.vllm.lora import adapters
 from kvcalc.engines.vllm.profile import (
     Asked,
@@ -182,7 +182,7 @@ def _encoder(span: Span, limits: dict[str, int], *, v0: bool) -> Term:
 
 
 def _graphs(settings: Settings, deployment: Deployment, gpu: GpuSpec) -> tuple[Term, ...]:
-    if deployment.enforce_eager:
+    if graph_mode(deployment) == "none":
         return ()
     counted = (
         "as estimated in the profile (profile_cudagraph_memory)"

@@ -26,11 +26,15 @@ def check_split(model: ModelSpec, settings: Settings) -> None:
         raise UnsupportedError(
             f"{heads} attention heads cannot be split over {tp} ranks: vLLM wants them to divide",
             hint=f"choose a tensor parallel size that divides {heads}",
+            code="heads-over-ranks",
+            setting="tensor_parallel_size",
         )
     if model.encoder_divisor is not None and model.encoder_divisor % tp:
         raise UnsupportedError(
             f"the vision encoder cannot be split over {tp} ranks",
             hint=f"choose a tensor parallel size that divides {model.encoder_divisor}",
+            code="heads-over-ranks",
+            setting="tensor_parallel_size",
         )
     _check_proposing(model, settings)
     for _, cache in model.caches():
@@ -41,6 +45,8 @@ def check_split(model: ModelSpec, settings: Settings) -> None:
             raise UnsupportedError(
                 f"vLLM does not replicate the {kv_heads} KV heads of gpt-oss over {tp} ranks",
                 hint=f"choose a tensor parallel size of at most {kv_heads}",
+                code="heads-over-ranks",
+                setting="tensor_parallel_size",
             )
 
 
@@ -114,6 +120,8 @@ def check_context_parallel(model: ModelSpec, layers: Layers, settings: Settings)
             f"decode context parallelism needs more tensor-parallel ranks ({tp}) than KV heads"
             f" ({kv_heads})",
             hint=f"raise the tensor parallel size above {kv_heads}",
+            code="context-parallel-over-heads",
+            setting="decode_context_parallel_size",
         )
     most = tp // kv_heads
     if dcp > most:
@@ -121,10 +129,14 @@ def check_context_parallel(model: ModelSpec, layers: Layers, settings: Settings)
             f"decode context parallel size {dcp}: {tp} ranks hold each of {kv_heads} KV heads"
             f" {most} times",
             hint=f"choose at most {most}",
+            code="context-parallel-over-heads",
+            setting="decode_context_parallel_size",
         )
     heads = model.num_attention_heads
     if heads is not None and heads // kv_heads % dcp:
         raise UnsupportedError(
             f"{heads // kv_heads} query heads a KV head cannot be split over {dcp} ranks",
             hint="choose a decode context parallel size that divides them",
+            code="context-parallel-over-heads",
+            setting="decode_context_parallel_size",
         )

@@ -13,6 +13,7 @@ from kvcalc.core.errors import UnknownNameError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines.vllm.card import Card
 from kvcalc.engines.vllm.kernels import BLACKWELL
+from kvcalc.engines.vllm.refusals import refuse
 from kvcalc.engines.vllm.version import Release
 
 __all__ = ["KV_DTYPES", "in_dtype", "is_pooling", "kv_word", "state_word"]
@@ -71,7 +72,7 @@ def is_pooling(model: ModelSpec) -> bool:
     return (model.architecture or "").endswith(_POOLING)
 
 
-def in_dtype(model: ModelSpec, asked: str, card: Card, notes: list[str]) -> ModelSpec:
+def in_dtype(model: ModelSpec, asked: str, card: Card, at: Release, notes: list[str]) -> ModelSpec:
     """Return a model in the dtype that vLLM runs it in: config/model.py, _get_and_verify_dtype.
 
     Raises:
@@ -81,21 +82,23 @@ def in_dtype(model: ModelSpec, asked: str, card: Card, notes: list[str]) -> Mode
     if asked != "auto":
         dtype = _spelled(asked)
         if dtype == "float16" and no_half:
-            raise UnsupportedError(
-                f"vLLM does not run {model.architecture} in float16",
+            refuse(
+                at,
+                "float16-refused",
+                f"vLLM {at} does not run {model.architecture} in float16",
                 hint="choose bfloat16 or float32",
+                setting="dtype",
             )
-        if dtype == "bfloat16" and not card.has_bfloat16:
-            raise UnsupportedError(
-                f"{card.name} has no bfloat16 (compute capability"
-                f" {card.capability[0]}.{card.capability[1]})",
-                hint="choose --dtype float16",
-            )
+        if dtype == "bfloat16":
+            _check_bfloat16(card, at)
         return msgspec.structs.replace(model, dtype=dtype)
+    if model.dtype == "bfloat16" and at.number < _CHANGES_DTYPE:
+        _check_bfloat16(card, at)
     supported = ["bfloat16"] if card.has_bfloat16 else []
     supported += [] if no_half else ["float16"]
     supported.append("float32")
-    preferred = "float16" if is_pooling(model) and not no_half else supported[0]
+    half = is_pooling(model) or at.number < _PREFERS_BFLOAT16
+    preferred = "float16" if half and not no_half else supported[0]
     dtype = model.dtype
     if dtype == "float32":
         dtype = preferred
@@ -104,6 +107,25 @@ def in_dtype(model: ModelSpec, asked: str, card: Card, notes: list[str]) -> Mode
         dtype = preferred
         notes.append(f"{card.name} has no {model.dtype}: vLLM runs the model in {dtype}")
     return msgspec.structs.replace(model, dtype=dtype)
+
+
+def _check_bfloat16(card: Card, at: Release) -> None:
+    """Refuse bfloat16 on a card that does not compute in it."""
+    if not card.has_bfloat16:
+        refuse(
+            at,
+            "bfloat16-on-old-gpu",
+            f"{card.name} has no bfloat16 (compute capability"
+            f" {card.capability[0]}.{card.capability[1]})",
+            hint="choose --dtype float16",
+            setting="dtype",
+        )
+
+
+_CHANGES_DTYPE = (0, 9, 0)
+"""Since then a dtype that nobody asked for and the card has not is another one."""
+_PREFERS_BFLOAT16 = (0, 9, 1)
+"""Before, a model published in float32 was run in float16."""
 
 
 def _spelled(asked: str) -> str:

@@ -55,6 +55,8 @@ def group_layers(
         raise UnsupportedError(
             "vLLM cannot turn the hybrid cache manager off for DeepSeek-V4",
             hint="leave disable_hybrid_kv_cache_manager out",
+            code="hybrid-manager-needed",
+            setting="disable_hybrid_kv_cache_manager",
         )
     if not hybrid_manager or (
         not rules.local_chunks and any(p.spec.kind == "chunk" for p in specs)
@@ -89,6 +91,7 @@ def _of_one_type(specs: list[Placed], rules: Rules) -> Grouping:
         raise UnsupportedError(
             "this release of vLLM wants pages of one size, and this model's differ by layer",
             hint="give a later version (0.11.0 or newer)",
+            code="pages-not-equal",
         )
     return Grouping([specs])
 
@@ -117,6 +120,8 @@ def _promoted(specs: list[Placed]) -> list[Placed]:
             "vLLM cannot turn the hybrid cache manager off for this model: its layers cannot all"
             " keep every token",
             hint="leave disable_hybrid_kv_cache_manager out",
+            code="hybrid-manager-needed",
+            setting="disable_hybrid_kv_cache_manager",
         )
     return promoted
 
@@ -160,6 +165,7 @@ def _with_equal_pages(specs: list[Placed], rules: Rules) -> tuple[list[Placed], 
         raise UnsupportedError(
             "this release of vLLM wants pages of one size, and this model's differ by layer",
             hint="give a later version (0.12.0 or newer)",
+            code="pages-not-equal",
         )
     equal, padded = [], False
     for p in specs:
@@ -175,6 +181,7 @@ def _with_equal_pages(specs: list[Placed], rules: Rules) -> tuple[list[Placed], 
                 f"pages of {format_count(spec.page)} B cannot be made {format_count(largest)} B,"
                 " another layer's",
                 hint="choose another block size or KV cache dtype",
+                code="pages-not-equal",
             )
         else:
             spec, padded = spec._replace(page=largest), True

@@ -197,7 +197,7 @@ def _split(
             f" spans {format_count(layers.block_size * dcp)} of them"
         )
     if len(ranks) > 1:
-        sizes = stage_sizes(model.num_hidden_layers, settings.pp)
+        sizes = settings.partition or stage_sizes(model.num_hidden_layers, settings.pp)
         widths = [rank.pools[0].unit_bytes if rank.pools else 0 for rank in ranks]
         if len(set(widths)) == 1:
             yield f"{len(sizes)} stages have blocks of {format_count(widths[0])} B each"

@@ -9,6 +9,7 @@ __all__ = ["BACKEND_OPTION_SINCE", "SINCE", "numbers", "older_than"]
 SINCE = {
     "data_parallel_size": "0.8.5",
     "speculative_config": "0.8.5",
+    "cudagraph_mode": "0.10.1",
     "kv_cache_memory_bytes": "0.10.2",
     "decode_context_parallel_size": "0.10.2",
     "mamba_cache_dtype": "0.10.2",
@@ -19,6 +20,8 @@ SINCE = {
     "prefill_context_parallel_size": "0.12.0",
     "offload_group_size": "0.17.1",
     "kv_cache_dtype_skip_layers": "0.19.1",
+    "max_num_active_seqs": "0.31.0",
+    "use_heterogeneous_vocab": "0.25.0",
     "spec_method": "0.22.1",
     "spec_model": "0.22.1",
     "spec_tokens": "0.22.1",

@@ -15,9 +15,11 @@ from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import format_count
 from kvcalc.engines.vllm.assemble import ranks_of
 from kvcalc.engines.vllm.attention import packed_dtype
 from kvcalc.engines.vllm.checks import check_context_parallel
+from kvcalc.engines.vllm.graphs import state_floors
 from kvcalc.engines.vllm.grouping import Grouping, group_layers
 from kvcalc.engines.vllm.host import host_parts, notes_on_arguments
 from kvcalc.engines.vllm.layers import Layers
@@ -25,6 +27,7 @@ from kvcalc.engines.vllm.notes import explain
 from kvcalc.engines.vllm.platform import Platform
 from kvcalc.engines.vllm.release_notes import notes_of_release
 from kvcalc.engines.vllm.settings import Settings, resolve
+from kvcalc.engines.vllm.start_checks import check_block, check_settings, check_split
 from kvcalc.engines.vllm.version import LAST_V0
 
 __all__ = ["plan_on"]
@@ -47,15 +50,25 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         for line in beyond(model, deployment.max_model_len)
     ]
     model, settings = resolve(model, deployment, notes, platform.card)
-    if settings.release.line <= LAST_V0 and platform.card is None:
+    cuda = platform.card is None
+    if cuda and settings.release.line <= LAST_V0:
         from kvcalc.engines.vllm.v0 import plan_v0, starts_v0
 
         if starts_v0(model, deployment, settings):
-            return plan_v0(model, settings, deployment, notes)
+            check_settings(model, deployment, settings, v0=True)
+            made = plan_v0(model, settings, deployment, notes)
+            check_split(model, deployment, settings)
+            return made
+    if cuda:
+        check_settings(model, deployment, settings, v0=False)
     platform.check(model, settings)
     layered = _with_drafts(model, settings)
     share = layered.on_rank(settings.tp)
+    if cuda:
+        check_split(model, deployment, settings)
     layers = platform.describe(model, settings, share, notes)
+    if cuda:
+        check_block(layers, deployment, settings)
     check_context_parallel(model, layers, settings)
     grouping = group_layers(
         layers.placed,
@@ -71,7 +84,12 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
     ranks = ranks_of(grouping, model.num_hidden_layers, settings)
     if settings.pp == 1:
         ranks = (msgspec.structs.replace(ranks[0], share=share),)
+    floors = state_floors(layered, deployment, layers, settings) if cuda else ()
     notes.extend(explain(model, layers, grouping, ranks, settings))
+    notes.extend(
+        f"it does not start with fewer than {format_count(floor.units)} blocks ({floor.setting})"
+        for floor in floors
+    )
     notes.extend(notes_of_release(model, grouping, settings))
     notes.extend(notes_on_arguments(model, deployment))
     return CachePlan(
@@ -91,6 +109,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         check=settings.rules.check,
         check_spares_reserved=settings.rules.spares_null_block,
         check_fixed_units=settings.rules.override_in_check,
+        floors=floors,
         host=host_parts(deployment, ranks),
         notes=tuple(notes),
         unsupported=platform.unsupported(layers, grouping, settings),

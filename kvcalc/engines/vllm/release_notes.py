@@ -31,6 +31,12 @@ def notes_of_release(model: ModelSpec, grouping: Grouping, settings: Settings) -
             "the start-up check of 0.14 to 0.18 asks for the first group's blocks alone: a server"
             " can start that cannot hold one sequence of the maximum"
         )
+    if rules.checks_whole_model and settings.pp > 1:
+        yield (
+            "the start-up check of 0.14 to 0.16 compares what all"
+            f" {settings.pp} pipeline stages keep with the memory of one: it refuses lengths that"
+            " would fit"
+        )
     if rules.check == "layers" and grouping.padding_layers:
         yield (
             "the start-up check until 0.13 leaves the empty places for layers out: a server can"
@@ -53,11 +59,6 @@ def not_modelled(layers: Layers, grouping: Grouping, settings: Settings) -> tupl
     rules, at = settings.rules, settings.release.number
     found = []
     several = len(grouping.groups) > 1
-    if settings.pp > 1 and (0, 14, 0) <= at < (0, 17, 0):
-        found.append(
-            "0.14 to 0.16 compare what the whole model needs with one stage's memory: they refuse"
-            f" up to {settings.pp} times as early as this plan"
-        )
     if settings.pp > 1 and several and at < (0, 11, 0):
         found.append(
             "until 0.10 every stage made groups of its own layers: a block can be narrower than"

@@ -31,6 +31,7 @@ class Rules(NamedTuple):
         report: how blocks become the logged tokens and concurrency (core.plan.Report).
         check: what the start-up check asks for (core.plan.Check).
         spares_null_block: the start-up check leaves the null block out.
+        checks_whole_model: the start-up check compares what all stages keep with the memory of one.
         override_in_check: num_gpu_blocks_override decides what the start-up check compares with.
         hybrid_manager: layers of several kinds share block ids; otherwise windows keep all.
         local_chunks: layers of chunks are freed; otherwise they keep every token.
@@ -81,6 +82,7 @@ class Rules(NamedTuple):
             encoder's length.
         images_in_one_step: a step is made large enough for an image that is read both ways.
         batch_within_length: a step has no more tokens than its sequences can have.
+        sequences_within_step: sequences that nobody asked for are no more than a step's tokens.
         one_capacity_line: tokens and concurrency are logged in one line.
         plural_possessive, explains_cpu, docs_link: wording of the refusal.
         two_decimals: GiB are printed with two digits, always.
@@ -90,6 +92,7 @@ class Rules(NamedTuple):
     report: Report
     check: Check
     spares_null_block: bool
+    checks_whole_model: bool
     override_in_check: bool
     hybrid_manager: bool
     local_chunks: bool
@@ -135,6 +138,7 @@ class Rules(NamedTuple):
     declares_step: bool
     images_in_one_step: bool
     batch_within_length: bool
+    sequences_within_step: bool
     one_capacity_line: bool
     plural_possessive: bool
     explains_cpu: bool
@@ -173,6 +177,7 @@ def rules_of(wanted: Release) -> Rules:
         # check_enough_kv_cache_memory; _max_memory_usage_bytes_from_groups
         check="units" if since(19) else "first_group" if since(14) else "layers",
         spares_null_block=since(29),
+        checks_whole_model=(0, 14, 0) <= at < (0, 17, 0),
         override_in_check=since(20, 1),
         # config/vllm.py, disable_hybrid_kv_cache_manager
         hybrid_manager=since(9),
@@ -235,6 +240,7 @@ def rules_of(wanted: Release) -> Rules:
         declares_step=since(11, 2),
         images_in_one_step=since(22),
         batch_within_length=since(11, 2),
+        sequences_within_step=since(10, 1),
         gpu_memory_utilization=0.92 if since(20) else 0.9,
         # _get_kv_cache_groups_uniform_groups; _get_packed_kv_cache_groups
         packing="widest" if since(27) else "sums" if since(23) else "products",

@@ -15,7 +15,14 @@ from kvcalc.engines.vllm.dtypes import is_pooling
 from kvcalc.engines.vllm.rules import Rules
 from kvcalc.engines.vllm.speculation import Speculation
 
-__all__ = ["batch_of", "caches_prefixes", "keeps_state_by_block", "overlaps", "runs_ahead"]
+__all__ = [
+    "batch_of",
+    "caches_prefixes",
+    "is_of_experts",
+    "keeps_state_by_block",
+    "overlaps",
+    "runs_ahead",
+]
 
 _PREFIX_BY_BLOCK = (
     "FalconH1", "GraniteMoeHybrid", "Jamba", "Mamba", "NemotronH", "Zamba2", "Bamba",
@@ -51,7 +58,7 @@ def batch_of(
             tokens = max(_GEMMA4_VIDEO_TOKENS, tokens)
         if rules.batch_within_length:
             tokens = min(seqs * length, tokens)
-    if deployment.max_num_seqs is None:
+    if deployment.max_num_seqs is None and rules.sequences_within_step:
         seqs = min(seqs, tokens)
     return tokens, seqs
 
@@ -75,13 +82,15 @@ def overlaps(
 def runs_ahead(model: ModelSpec) -> bool:
     """Whether 0.25 to 0.28 give a model the newer runner (VllmConfig.use_v2_model_runner).
 
-    They give it to dense models without states; that a model is of experts is told by its name,
-    and by those that are and do not say so.
+    They give it to dense models without states.
     """
+    return not (is_of_experts(model) or model.has_state_layers)
+
+
+def is_of_experts(model: ModelSpec) -> bool:
+    """Whether a model is of experts, as its architecture's name tells."""
     name = (model.architecture or "").lower()
-    experts = "moe" in name or "mixtral" in name or name.startswith(_OF_EXPERTS)
-    states = model.has_state_layers
-    return not (experts or states)
+    return "moe" in name or "mixtral" in name or name.startswith(_OF_EXPERTS)
 
 
 def caches_prefixes(

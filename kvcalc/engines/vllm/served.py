@@ -131,4 +131,6 @@ def check_served(model: ModelSpec, wanted: Release, pipeline_parallel_size: int)
         raise UnsupportedError(
             f"vLLM does not run {name} over several pipeline stages",
             hint="choose a pipeline parallel size of 1",
+            code="stages-not-served",
+            setting="pipeline_parallel_size",
         )

@@ -156,7 +156,7 @@ def resolve(
     if apart is not None:
         notes.append(apart)
     card = card or _card(deployment, notes)
-    model = in_dtype(model, deployment.dtype, card, notes)
+    model = in_dtype(model, deployment.dtype, card, wanted, notes)
     kv_dtype = kv_word(model, deployment.kv_cache_dtype, card, wanted)
     speculation = speculation_of(model, deployment)
     length = deployment.max_model_len or model.longest

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from kvcalc.core.capacity import Capacity, capacity, longest, start_up_limit, start_up_need
+from kvcalc.core.capacity import (
+    Capacity,
+    capacity,
+    longest,
+    short_of,
+    start_up_limit,
+    start_up_need,
+)
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.units import format_count
 from kvcalc.engines.vllm.rules import Rules, rules_of
@@ -49,9 +56,15 @@ def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]
     told: list[str] = []
     if kv_cache_bytes is not None and wanted.line >= (0, 9):
         told.append(f"Available KV cache memory: {_gib(kv_cache_bytes, rules)} GiB")
-    if not found.fits:
-        return (*told, *_refusal(plan, kv_cache_bytes, rules))
-    return (*told, *_capacity(plan, found, rules))
+    refused = () if found.fits else _refusal(plan, kv_cache_bytes, rules)
+    if refused:
+        return (*told, *refused)
+    told += _capacity(plan, found, rules)
+    short = short_of(plan, kv_cache_bytes)
+    if short is not None:
+        floor, units = short
+        told.append(floor.logged(units))
+    return tuple(told)
 
 
 def _gib(size: int, rules: Rules) -> str:

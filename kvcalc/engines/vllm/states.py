@@ -144,4 +144,6 @@ def check_groups(cache: Cache, tp: int, architecture: str | None) -> None:
         raise UnsupportedError(
             f"{cache.n_groups} state groups cannot be split over {tp} ranks",
             hint=f"choose a tensor parallel size that divides {cache.n_groups}",
+            code="heads-over-ranks",
+            setting="tensor_parallel_size",
         )

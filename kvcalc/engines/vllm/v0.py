@@ -149,6 +149,8 @@ def _check(model: ModelSpec, settings: Settings) -> None:
         raise UnsupportedError(
             f"{heads} attention heads cannot be split over {settings.tp} ranks",
             hint=f"choose a tensor parallel size that divides {heads}",
+            code="heads-over-ranks",
+            setting="tensor_parallel_size",
         )
     if settings.speculation is not None:
         raise NotModelledError(

@@ -22,6 +22,7 @@ _OLD = {
     "spec_model": "model",
     "spec_tokens": "num_speculative_tokens",
 }
+_OTHER_VOCABULARY = "use_heterogeneous_vocab"
 _FIELDS = {
     "method": "speculative_method",
     "num_speculative_tokens": "num_speculative_tokens",
@@ -81,6 +82,8 @@ def _merge(reading: Reading, given: Given, config: _Config) -> None:
     if not isinstance(value, dict):
         reading.refuse(f"{given.written} is no mapping", given.word, 'write {"method": ..., ...}')
         return
+    if value.get(_OTHER_VOCABULARY) is True:
+        reading.put(_OTHER_VOCABULARY, True, "arg", given.written, given.word)
     config.update({key: (value[key], given) for key in _FIELDS if value.get(key) is not None})
 
 

@@ -40,7 +40,7 @@ djl-serving, engines/python/setup/djl_python/properties_manager/vllm_rb_properti
 _LEVEL = re.compile(r"-O(?:=?([0-3]))?")
 _NOTHING = ("0", "0.0")
 _SLOTS = {"max_loras": 1, "max_lora_rank": 16}
-_BY_KEY = ("limit_mm_per_prompt",)
+_BY_KEY = ("limit_mm_per_prompt", "compilation_config")
 """Options whose keys may stand behind a dot, and count one by one."""
 _SWAP_UNTIL = (0, 18)
 _LOOKED_AT = (
@@ -182,3 +182,14 @@ def _adapters(reading: Reading) -> None:
     for name, default in _SLOTS.items():
         old = reading.settings.get(name, enabled._replace(name=name, value=default))
         reading.settings[name] = old._replace(kind="arg")
+    host, slots = reading.settings.get("max_cpu_loras"), reading.has("max_loras")
+    if host is None or not isinstance(host.value, int) or not isinstance(slots, int):
+        return
+    if host.value < slots:  # config/lora.py, LoRAConfig
+        reading.find(
+            "adapters-on-host",
+            "error",
+            f"max_cpu_loras {host.value} is less than max_loras {slots}",
+            f"{host.written} {slots}, or leave it out",
+            Word("", host.line, file=host.file),
+        )

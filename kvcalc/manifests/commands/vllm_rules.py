@@ -6,9 +6,10 @@ vLLM 0.33 engine/arg_utils.py; the releases are those of the wheels that were lo
 from __future__ import annotations
 
 from kvcalc.core.errors import InvalidValueError
-from kvcalc.engines.vllm.arguments import counts_of
+from kvcalc.engines.vllm.arguments import GRAPH_MODES, counts_of
 from kvcalc.engines.vllm.dtypes import KV_DTYPES
 from kvcalc.engines.vllm.options import SINCE
+from kvcalc.manifests.commands.flags import number_of
 from kvcalc.manifests.commands.numbers import decimal, short, whole
 from kvcalc.manifests.commands.options import Given
 from kvcalc.manifests.commands.reading import Reading
@@ -23,6 +24,7 @@ from kvcalc.manifests.commands.rules import (
     switch,
     text,
 )
+from kvcalc.models.documents import Plain
 
 __all__ = ["DTYPES", "NOT_MODELLED", "RULES", "SINCE"]
 
@@ -70,6 +72,28 @@ def _limits(reading: Reading, given: Given) -> None:
     reading.put("limit_mm_per_prompt", text, "arg", given.written, given.word)
 
 
+def _captured(reading: Reading, given: Given) -> None:
+    """Set what is captured as CUDA graphs: by name, or by the number that it had at first."""
+    if given.path:
+        value: Plain = given.word.text if given.path == ("cudagraph_mode",) else None
+    else:
+        config = reading.json(given)
+        value = config.get("cudagraph_mode") if isinstance(config, dict) else None
+    word = str(value).strip().lower()
+    mode = GRAPH_MODES[int(word)] if word in ("0", "1", "2") else word
+    if mode in GRAPH_MODES:
+        reading.put("cudagraph_mode", mode, "arg", given.written, given.word)
+
+
+def _level(reading: Reading, given: Given) -> None:
+    """Set what the level captures (config/vllm.py, OPTIMIZATION_LEVEL_00 and _01)."""
+    level = reading.text("optimization_level", "other", given)
+    at = number_of(reading.version)
+    if level in ("0", "1") and (at is None or at >= _LEVELS) and not reading.has("cudagraph_mode"):
+        mode = GRAPH_MODES[int(level)]
+        reading.put("cudagraph_mode", mode, "arg", given.written, given.word)
+
+
 def _cache(reading: Reading, given: Given) -> None:
     """Set the cache's dtype; a fork's own words stay, and the engine tells what it has not."""
     known = reading.engine == "vllm" and not given.word.text.strip().startswith("octave_")
@@ -81,6 +105,8 @@ _FIELDS = (
     *("decode_context_parallel_size", "max_num_seqs", "num_gpu_blocks_override"),
 )
 _WORDS = ("attention_backend", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
+_LEVELS = (0, 12)
+"""--optimization-level; before, -O is the level of compilation alone."""
 _MEANT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "fp32": "float32"}
 _MEANT_CACHES = {
     **dict.fromkeys(("int8", "q8_0"), "fp8, or int8_per_token_head"),
@@ -108,14 +134,18 @@ _SHOWN_WHOLE = (
     *("max_seq_len_to_capture", "num_scheduler_steps", "max_cudagraph_capture_size"),
     *("max_loras", "max_lora_rank"),
 )
+_COUNTS = ("max_num_active_seqs", "max_num_partial_prefills", "max_long_partial_prefills")
+_ARG_SWITCHES = (
+    *("language_model_only", "enable_lora", "enable_chunked_prefill", "disable_chunked_mm_input"),
+)
 _GIB = ("cpu_offload_gb", "kv_offloading_size", "swap_space")
 _SHOWN_TEXT = (
     *("quantization", "revision", "distributed_executor_backend", "runner", "task", "convert"),
-    *("performance_mode", "optimization_level", "kv_offloading_backend", "device"),
+    *("performance_mode", "kv_offloading_backend", "device"),
     *("rope_scaling", "hf_overrides"),
 )
 _SHOWN_SWITCH = (
-    *("enable_chunked_prefill", "disable_sliding_window", "headless"),
+    *("disable_sliding_window", "headless"),
     *("mm_encoder_only", "skip_mm_profiling", "fully_sharded_loras"),
     "data_parallel_hybrid_lb",
 )
@@ -137,8 +167,12 @@ RULES: dict[str, Rule] = {
     **each(_SWITCHES, lambda name: switch(name, "field")),
     **each(_SHOWN_WHOLE, lambda name: number(name, "other", whole)),
     **each(_GIB, lambda name: number(name, "arg", decimal, 0)),
-    **each(("language_model_only", "enable_lora"), lambda name: switch(name, "arg")),
+    **each(_COUNTS, lambda name: number(name, "arg", whole, 1)),
+    "long_prefill_token_threshold": number("long_prefill_token_threshold", "arg", whole),
+    **each(_ARG_SWITCHES, lambda name: switch(name, "arg")),
     "limit_mm_per_prompt": _limits,
+    "compilation_config": _captured,
+    "optimization_level": _level,
     **each(_SHOWN_TEXT, lambda name: text(name, "other")),
     **each(_SHOWN_SWITCH, lambda name: switch(name, "other")),
     **each(_SHOWN_MANY, lambda name: many(name, "other")),

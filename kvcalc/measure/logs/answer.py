@@ -19,6 +19,7 @@ from kvcalc.measure.logs.explain import differing, explained
 from kvcalc.measure.logs.oom import judged
 from kvcalc.measure.logs.predict import cache_budget, predicted
 from kvcalc.measure.logs.reading import ReadStart
+from kvcalc.measure.logs.refusals import lifted
 from kvcalc.measure.logs.resolve import NOTHING, Given
 from kvcalc.measure.logs.starts import Start
 from kvcalc.measure.logs.terms import excess, terms_of, total_of
@@ -107,6 +108,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         budget=budget,
         cures=(
             *(cures(start.engine, start.flags, facts, told, rate) if end.sizes else ()),
+            *lifted(end.code, facts, model, deployment, made),
             *after(end.error, killed=end.killed),
             *(oom.advice if oom is not None else ()),
         ),
@@ -114,6 +116,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         oom=oom,
         notes=tuple(dict.fromkeys(notes)),
         unsupported=made.unsupported if made is not None else (),
+        code=end.code or None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcalc.measure.logs import llamacpp, others, sglang, vllm
+from kvcalc.measure.logs import llamacpp, others, sglang, vllm, vllm_refusals
 from kvcalc.measure.logs.errors import ERROR_WORDS
 from kvcalc.measure.logs.settings import MARKS
 from kvcalc.measure.logs.shapes import Shape
@@ -10,7 +10,7 @@ from kvcalc.measure.logs.shapes import Shape
 __all__ = ["BY_ENGINE", "NEEDLES", "OOM_WORDS", "PIECES", "matters"]
 
 BY_ENGINE: dict[str, tuple[Shape, ...]] = {
-    "vllm": vllm.SHAPES,
+    "vllm": (*vllm.SHAPES, *vllm_refusals.SHAPES),
     "sglang": sglang.SHAPES,
     "llama.cpp": llamacpp.SHAPES,
     "tensorrt-llm": others.TENSORRT_LLM,

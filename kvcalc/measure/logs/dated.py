@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from kvcalc.engines.refusals import by_code
+from kvcalc.engines.vllm.version import NEWEST
 from kvcalc.measure.logs.starts import Start
 
 __all__ = ["OTHER_RELEASES", "Dated", "release_of"]
@@ -97,6 +99,9 @@ def _vllm(start: Start, facts: dict[str, object], logged: str | None) -> Dated:
         if number:
             line, release = min(_LINES[file], key=lambda pair: abs(pair[0] - number))
             return Dated(release, f"{file}:{number} is near {line} of {release}", told=False)
+    refused = _by_refusal(start)
+    if refused is not None:
+        return refused
     if (
         "num_gpu_blocks" in facts
         and "kv_cache_tokens" not in facts
@@ -106,6 +111,17 @@ def _vllm(start: Start, facts: dict[str, object], logged: str | None) -> Dated:
     if "too_long_v0" in start.flags:
         return Dated("0.5.4", "the refusal of V0", told=False)
     return Dated(None, "", told=False)
+
+
+def _by_refusal(start: Start) -> Dated | None:
+    """Return the last release that refuses what the start was refused for; None for all do."""
+    code = start.refused[0] if start.refused is not None else ""
+    found = by_code("vllm").get(code)
+    if not found:
+        return None
+    first, last = found[0].since, found[-1].until
+    told = f"{code} is refused from {first} to {last or 'the newest'}"
+    return Dated(last or str(NEWEST), told, told=False)
 
 
 def _v0(facts: dict[str, object]) -> Dated:

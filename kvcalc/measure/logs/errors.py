@@ -13,7 +13,7 @@ import re
 from kvcalc.core.errors import printable
 from kvcalc.measure.logs.signals import SIGNAL_WORDS, signal_of
 
-__all__ = ["ERROR_WORDS", "Ending", "shortened"]
+__all__ = ["ERROR_WORDS", "Ending", "shortened", "whole"]
 
 ERROR_WORDS = (
     *("Error: ", "Exception: ", "failed to start", "Value error, "),
@@ -23,6 +23,7 @@ ERROR_WORDS = (
 """Of a line that may end a start, or a server that had started."""
 
 _LONGEST = 200  # characters of an error that are shown
+_WHOLE = 1_000  # of one whose meaning is known
 _NEAR = 1000
 """Lines between an error and the line that says the server died of it: tracebacks are long."""
 
@@ -140,6 +141,12 @@ class Ending:
 
 def _shown(text: str) -> str:
     return shortened(re.sub(r"^\(?[\w.]{1,60}:\d{1,6}\] ", "", text).rstrip(". "), _LONGEST)
+
+
+def whole(text: str) -> str:
+    """Return an error's whole message, without what pydantic puts around it."""
+    text = re.sub(r"^\s*(?:Value error|Assertion failed), ", "", text).split(" [type=")[0]
+    return shortened(text.strip(), _WHOLE)
 
 
 def shortened(text: str, longest: int) -> str:

@@ -92,6 +92,7 @@ _WANTED = {
             "num_gpu_blocks_override",
             "enable_prefix_caching",
             "enforce_eager",
+            "cudagraph_mode",
             "max_num_seqs",
             "max_num_batched_tokens",
             "quantization",

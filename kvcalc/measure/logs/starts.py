@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from math import gcd
 
+from kvcalc.core.finding_codes import FINDING_CODES
 from kvcalc.core.logs import Fact
 from kvcalc.measure.logs.catalogue import BY_ENGINE, OOM_WORDS, matters
 from kvcalc.measure.logs.errors import ERROR_WORDS, Ending
@@ -53,6 +54,7 @@ class Start:
         ending: the error that ended it, if one did.
         devices: device -> figure -> [least, most] bytes of its lines together.
         told: the last line with a figure that is of no failure.
+        refused: the code of the first refusal in the engine's table that a line has, and its text.
     """
 
     def __init__(self, engine: str, source: str, line: int) -> None:
@@ -68,6 +70,7 @@ class Start:
         self.ending = Ending()
         self.devices: dict[str, dict[str, list[int]]] = {}
         self.told = line
+        self.refused: tuple[str, str] | None = None
         self._pids: dict[str, str] = {}
         self._readings: dict[str, list[Said]] = {}
         self._keep: dict[str, str] = {}
@@ -169,6 +172,8 @@ class Start:
         for flag in (shape.says, "failed" if shape.fails else ""):
             if flag:
                 self.flags[flag] = self.flags.get(flag, 0) + 1
+        if shape.fails and shape.says in FINDING_CODES and self.refused is None:
+            self.refused = shape.says, stripped.text
         self.sized = self.sized or shape.ends
         if not shape.fails:
             self.told = line

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kvcalc.core.logs import Difference, Fact, LoggedTerm, Predicted
 from kvcalc.core.units import format_bytes
+from kvcalc.measure.logs.errors import whole
 from kvcalc.measure.logs.explain import MAY_BE
 from kvcalc.measure.logs.failure import failure
 from kvcalc.measure.logs.oom import judged
@@ -37,6 +38,7 @@ class End(NamedTuple):
         sizes: room or length may be the reason: settings that buy room are to the point.
         error: the error's line where it is the reason; "" where it is not.
         killed: the host ended it with the signal that it sends where its memory runs out.
+        code: of the refusal that ended it, in the engine's table; "" for none.
     """
 
     clause: str
@@ -44,6 +46,7 @@ class End(NamedTuple):
     sizes: bool = True
     error: str = ""
     killed: bool = False
+    code: str = ""
 
 
 def ended(start: Start, facts: Mapping[str, Fact], told: Mapping[str, Predicted]) -> End:
@@ -54,6 +57,11 @@ def ended(start: Start, facts: Mapping[str, Fact], told: Mapping[str, Predicted]
         facts: its figures.
         told: kvcalc's.
     """
+    if start.refused is not None:
+        code, text = start.refused
+        reason = whole(text)
+        clause = f"did not start: {reason.rstrip('.')}"
+        return End(clause, reason, sizes=code in _OF_BLOCKS, code=code)
     sized = was_sized(start, facts)
     ending = start.ending
     died = start.died and ("stopped" in start.flags or not sized)
@@ -63,9 +71,11 @@ def ended(start: Start, facts: Mapping[str, Fact], told: Mapping[str, Predicted]
     why = oom.summary.rstrip(".") if oom is not None and of_oom else error
     failed = failure(start.engine, start.flags, facts, told, why)
     if failed:
+        code = next((code for flag, code in _CODES.items() if flag in start.flags), "")
         mine = bool(error) and failed == error
         clause = f"did not start: {failed.rstrip('.')}"
-        return End(clause, failed, not mine or _of_length(error), error, mine and ending.killed)
+        of_size, killed = not mine or _of_length(error), mine and ending.killed
+        return End(clause, failed, of_size, error, killed, "" if mine else code)
     if oom is not None:
         return End(f"ran out of memory: {oom.summary.rstrip('.')}")
     if sized and start.died_later:
@@ -78,6 +88,16 @@ def ended(start: Start, facts: Mapping[str, Fact], told: Mapping[str, Predicted]
             return End(f"serves, and refused a request: {reason}")
     return End("started" if sized else "")
 
+
+_OF_BLOCKS = ("sequences-over-state-blocks", "graphs-over-state-blocks")
+"""Refusals of too few blocks: settings that buy room are to the point."""
+_CODES = {
+    "others_hold": "share-not-free",
+    "too_long": "length-over-cache",
+    "too_long_v0": "length-over-cache",
+    "nothing_left": "no-memory-for-blocks",
+}
+"""What a line said -> the refusal that it is."""
 
 _LENGTHS = ("max_model_len", "max seq len", "KV cache", "out of memory", "enough memory")
 

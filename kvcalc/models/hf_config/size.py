@@ -14,7 +14,7 @@ from kvcalc.core.recurrent import Mamba1, Mamba2
 from kvcalc.core.size import ModelSize, Tower
 from kvcalc.core.values import MAX_DIMENSION
 from kvcalc.models.hf_config.fields import Fields
-from kvcalc.models.hf_config.weight_formats import stored
+from kvcalc.models.hf_config.weight_formats import stored, weight_block
 
 __all__ = ["model_size"]
 
@@ -109,6 +109,7 @@ def model_size(
         tie_word_embeddings=_flag(text, "tie_word_embeddings", "tie_embedding"),
         towers=_towers(outer),
         weights_dtype=dtype,
+        weight_block=weight_block(outer, text),
         expert_dtype=expert_dtype,
         kept=kept,
     )

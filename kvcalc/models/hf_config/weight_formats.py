@@ -11,7 +11,7 @@ from kvcalc.core.size import KeptPart
 from kvcalc.core.weight_dtypes import QUANTISED, WIDTHS
 from kvcalc.models.hf_config.fields import Fields
 
-__all__ = ["stored"]
+__all__ = ["stored", "weight_block"]
 
 _FP8_BITS = 8
 
@@ -30,8 +30,7 @@ _Stored = tuple[str | None, str | None, tuple[KeptPart, ...] | None]
 
 def stored(outer: Fields, text: Fields, layers: Sequence[LayerRun]) -> _Stored:
     """Return what weights and experts are stored in, and what a quantisation leaves as it is."""
-    section = _section(outer.quietly("quantization_config", "compression_config"))
-    section = section or _section(text.quietly("quantization_config"))
+    section = _of_both(outer, text)
     expert = "mxfp4" if text.quietly("expert_dtype") == "fp4" else None
     if not section:
         dtype = text.quietly("dtype", "torch_dtype") or outer.quietly("dtype", "torch_dtype")
@@ -42,6 +41,19 @@ def stored(outer: Fields, text: Fields, layers: Sequence[LayerRun]) -> _Stored:
         # The narrow format is that of the experts; what it leaves is in the wide one.
         return wide, narrow, ()
     return narrow, expert, _kept(section, layers)
+
+
+def weight_block(outer: Fields, text: Fields) -> int | None:
+    """Return the side of the blocks that weights in fp8 are scaled by; None where none are."""
+    sides = _of_both(outer, text).get("weight_block_size")
+    if not isinstance(sides, list) or len(sides) != 2 or sides[0] != sides[1]:  # noqa: PLR2004
+        return None
+    return sides[0] if type(sides[0]) is int and sides[0] > 0 else None
+
+
+def _of_both(outer: Fields, text: Fields) -> Mapping[str, Any]:
+    section = _section(outer.quietly("quantization_config", "compression_config"))
+    return section or _section(text.quietly("quantization_config"))
 
 
 def _wide(section: Mapping[str, Any]) -> str | None:

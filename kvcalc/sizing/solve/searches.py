@@ -49,6 +49,10 @@ def why_not(question: Question, change: Change) -> str | None:
     refusal = found.refusal("high") or found.refusal("low")
     if refusal is not None:
         return refusal.why
+    stopped = found.stopped("high") or found.stopped("low")
+    if stopped is not None:
+        floor, units = stopped
+        return floor.told(units)
     if found.meets("high"):
         return "it fits only where everything beside the cache takes its least"
     if smallest_budget(found.plan, found.each) is None:

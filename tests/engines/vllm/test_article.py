@@ -23,6 +23,7 @@ _OFF: dict[str, Any] = {"enable_prefix_caching": False}
 
 
 def _qwen(gpu: str, **settings: Any) -> CachePlan:
+    settings.setdefault("max_num_seqs", 256)  # an H100's own 1,024 want more blocks than there are
     return asked("qwen3.5-27b", gpu=gpu, max_model_len=8192, **settings)
 
 
@@ -46,6 +47,7 @@ def test_what_the_engine_answers(
     assert capacity.kv_cache_tokens == tokens
     assert f"{capacity.max_concurrency:.2f}" == concurrency
     assert capacity.fits
+    assert capacity.starts
     assert start_up_log(found, _MEMORY) == (
         "Available KV cache memory: 15.0 GiB",
         (
@@ -127,6 +129,7 @@ def test_notes_on_hopper() -> None:
         ),
         "without prefix caching (--no-enable-prefix-caching) it would be 1 block",
         "4 groups of 16 layers share block ids: a request takes its own blocks for each of them",
+        "it does not start with fewer than 256 blocks (max_num_seqs)",
     )
 
 
@@ -147,6 +150,7 @@ def test_notes_on_ampere() -> None:
         ),
         "without prefix caching (--no-enable-prefix-caching) it would be 1 block",
         "4 groups of 16 layers share block ids: a request takes its own blocks for each of them",
+        "it does not start with fewer than 256 blocks (max_num_seqs)",
     )
 
 
@@ -161,7 +165,7 @@ def test_notes_without_prefix_caching() -> None:
 
 def test_convention() -> None:
     assert _qwen("h100-80gb").convention == (
-        "A step has 8,192 tokens and 1,024 sequences (`vllm serve` on h100-80gb, unless given).",
+        "A step has 8,192 tokens and 256 sequences (`vllm serve` on h100-80gb, unless given).",
         "FlashAttention, FlashInfer, FlashMLA and DeepGEMM are installed, as in vLLM's images.",
         "Block 0 is the null block: it is logged and allocated, and never handed out.",
         (
@@ -170,3 +174,17 @@ def test_convention() -> None:
         ),
     )
     assert _qwen("h100-80gb").unsupported == ()
+
+
+def test_the_default_of_sequences_is_refused() -> None:
+    """config/compilation.py, resolve_cudagraph_mode_and_sizes: 295 blocks, 1,024 sequences."""
+    found = _qwen("h100-80gb", max_num_seqs=None)
+    capacity = found.capacity(_MEMORY)
+
+    assert (capacity.num_blocks, capacity.fits, capacity.starts) == (295, True, False)
+    assert start_up_log(found, _MEMORY)[-1].startswith(
+        "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (295)."
+    )
+    assert _qwen("h100-80gb", max_num_seqs=295).capacity(_MEMORY).starts
+    assert not _qwen("h100-80gb", max_num_seqs=296).capacity(_MEMORY).starts
+    assert _qwen("h100-80gb", max_num_seqs=None, enforce_eager=True).floors == ()

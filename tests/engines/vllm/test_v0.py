@@ -24,6 +24,7 @@ _LLAMA_BLOCK = 32 * 16 * 8 * 128 * 2 * 2
 """32 layers, 16 tokens, 8 heads of 128, K and V of 2 bytes: 2 MiB."""
 
 _NONE: dict[str, Any] = {}
+_HALF: dict[str, Any] = {"dtype": "float16"}
 _FP8: dict[str, Any] = {"kv_cache_dtype": "fp8"}
 _TWO_STAGES: dict[str, Any] = {"pipeline_parallel_size": 2}
 

@@ -1,0 +1,79 @@
+"""What an engine refuses to start with, by the codes of its table, and what lifts a floor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from kvcalc.core.answers import StartRefusal
+from kvcalc.core.capacity import capacity, least_of
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.memory import End
+from kvcalc.core.units import format_bytes, format_count
+from kvcalc.engines import refusal_codes
+from kvcalc.sizing.changes import Change
+from kvcalc.sizing.question import Question
+from kvcalc.sizing.solve.searches import tried
+from kvcalc.sizing.worked import Worked
+
+__all__ = ["start_refusals", "within_floor"]
+
+_ENDS: tuple[End, ...] = ("high", "low")
+
+
+def start_refusals(worked: Worked) -> tuple[StartRefusal, ...]:
+    """Return what the engine refuses, each once: surely, or where the rest takes its most."""
+    known = refusal_codes(worked.plan.engine)
+    found: dict[str, StartRefusal] = {}
+    for end in _ENDS:
+        for code, message in _refused(worked, end):
+            if code in known:
+                sure = end == "high"
+                found.setdefault(code, StartRefusal(code=code, message=message, sure=sure))
+    return tuple(found.values())
+
+
+def _refused(worked: Worked, end: End) -> Iterator[tuple[str, str]]:
+    """Yield the codes of what is refused at an end, with what is wrong."""
+    if worked.too_long is not None:
+        yield "length-over-model", worked.too_long.why
+        return
+    refusal = worked.refusal(end)
+    if refusal is not None:
+        if any(one.checks_share and one.free_bytes is not None for one in worked.cards):
+            yield "share-not-free", refusal.why
+        return
+    plan, budgets = worked.plan, worked.budgets(end)
+    least = least_of(budgets)
+    if least is not None and least < 1:
+        yield "no-memory-for-blocks", f"{format_bytes(least)} are left for the cache"
+        return
+    stopped = worked.stopped(end)
+    if stopped is not None:
+        floor, units = stopped
+        yield floor.code, floor.told(units)
+        return
+    bare = msgspec.structs.replace(plan, floors=())
+    if plan.start == "refuses" and not capacity(bare, budgets).starts:
+        yield (
+            "length-over-cache",
+            f"the cache does not hold one sequence of {format_count(plan.max_model_len)} tokens",
+        )
+
+
+def within_floor(question: Question, worked: Worked) -> Change | None:
+    """Return the setting of a floor lowered to the units that there surely are; None: no cure.
+
+    A new plan has said that the goal is met with it.
+    """
+    stopped = worked.stopped("low")
+    if stopped is None:
+        return None
+    floor, units = stopped
+    given: dict[str, Any] = {floor.setting: units}
+    own = floor.setting in Deployment.__struct_fields__
+    name = f"{floor.setting} {format_count(units)}"
+    change = Change(name, given) if own else Change(name, {}, given)
+    return change if tried(question, change, "low") else None
