@@ -379,6 +379,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
             None where the cache alone decides.
         max_running: the most sequences that it runs at once, where that bounds what is served and
             not what it logs (max_num_seqs of vLLM); None: see max_sequences.
+        loads_drafts: the model's own layers that propose tokens are loaded.
         reuse_tokens: a shared prefix is reused in multiples of so many tokens; None where none is.
         report: how units become the figures that the engine logs.
         weighs_groups: in those, a group's units count as much as they are wide beside the first's.
@@ -408,6 +409,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     max_model_len: Positive
     max_sequences: Positive | None = None
     max_running: Positive | None = None
+    loads_drafts: bool = False
     reuse_tokens: Positive | None = None
     report: Report = "exact"
     weighs_groups: bool = False

@@ -34,7 +34,7 @@ from kvcalc.engines.sglang.families import (
 )
 from kvcalc.engines.sglang.host import Host, host_of
 from kvcalc.engines.sglang.memory import default_chunk
-from kvcalc.engines.sglang.parallel import check_heads, parallel_of
+from kvcalc.engines.sglang.parallel import Parallel, check_heads, parallel_of
 from kvcalc.engines.sglang.speculation import DEFAULT_REQUESTS, Speculation, speculation_of
 from kvcalc.engines.sglang.version import Release, release
 
@@ -167,7 +167,7 @@ def resolve(
         "kv_cache_dtype", _given(deployment.kv_cache_dtype), called="kv_cache_dtype"
     )
     word = kv_word(model, cached or "auto", card, wanted, notes)
-    speculation = speculation_of(model, deployment, arguments)
+    speculation = speculation_of(model, deployment, arguments, notes)
     parallel = parallel_of(deployment, arguments, notes)
     check_heads(model, parallel)
     caching = deployment.enable_prefix_caching
@@ -185,7 +185,16 @@ def resolve(
     _say_counterparts(deployment, notes, overlap=overlap)
     page = arguments.integer("page_size", deployment.block_size, called="block_size")
     strategy = arguments.word("mamba_radix_cache_strategy") or "auto"
-    tracked, overlap = _tracking(model, strategy, radix=radix, overlap=overlap, page=page)
+    tracked, overlap = _tracking(
+        model,
+        strategy,
+        wanted,
+        radix=radix,
+        overlap=overlap,
+        page=page,
+        proposes=speculation is not None,
+    )
+    overlap = overlap and _overlaps(wanted, parallel, speculation)
     topk = speculation.topk if speculation else 1
     backends = backends_of(
         model,
@@ -205,6 +214,8 @@ def resolve(
         raise UnsupportedError(
             f"SGLang keeps prefixes of {model.name} with pages of one token alone, not {page}",
             hint="disable_radix_cache, or choose another attention backend",
+            code="state-tracking",
+            setting="mamba_radix_cache_strategy",
         )
     context = arguments.integer("context_length", deployment.max_model_len, called="max_model_len")
     if context is None:
@@ -328,24 +339,71 @@ def _or(value: int | None, default: int) -> int:
 
 
 def _tracking(
-    model: ModelSpec, strategy: str, *, radix: bool, overlap: bool, page: int | None
+    model: ModelSpec,
+    strategy: str,
+    release: Release,
+    *,
+    radix: bool,
+    overlap: bool,
+    page: int | None,
+    proposes: bool,
 ) -> tuple[str, bool]:
     """Return how states are tracked, and whether batches still overlap.
 
-    arg_groups/overrides.py, _mamba_radix_cache_resolution.
+    arg_groups/overrides.py, _mamba_radix_cache_resolution, and mamba_hook.py,
+    validate_mamba_no_buffer; server_args.py, _handle_mamba_radix_cache before 0.5.14.
 
     Raises:
-        UnsupportedError: extra slots for a model that has none.
+        UnsupportedError: extra slots for a model that has none; none, where batches overlap or
+            tokens are proposed.
     """
-    if not keeps_states(model) or not radix:
+    if not keeps_states(model):
         return ("no_buffer" if strategy == "auto" else strategy), overlap
     able = model.architecture in EXTRA_BUFFER
+    asked = strategy
     if strategy == "auto":
-        wanted = overlap or (page is not None and page > 1)
-        strategy = "extra_buffer" if wanted and able else "no_buffer"
-    elif strategy != "no_buffer" and not able:
-        raise UnsupportedError(
-            f"SGLang tracks no states of {model.architecture or model.name} in extra slots",
-            hint="use mamba_radix_cache_strategy no_buffer",
+        wanted = release.chooses_tracking and (overlap or (page is not None and page > 1))
+        strategy = "extra_buffer" if wanted and able and radix else "no_buffer"
+    if not radix:
+        if strategy != "no_buffer" and not release.chooses_tracking:
+            raise _tracked(
+                f"states in extra slots ({strategy}) without a prefix cache", "no_buffer"
+            )
+        return strategy, overlap
+    if strategy != "no_buffer":
+        if not able:
+            raise _tracked(
+                f"states of {model.architecture or model.name} in extra slots", "no_buffer"
+            )
+        return strategy, overlap
+    if proposes and not release.chooses_tracking:
+        raise _tracked(
+            f"speculation beside a prefix cache of {model.name} whose states are tracked by"
+            " no_buffer",
+            "extra_buffer (SGLANG_ENABLE_SPEC_V2=1)" if able else "",
         )
-    return strategy, overlap and strategy != "no_buffer"
+    if asked == "no_buffer" and overlap and release.chooses_tracking:
+        raise _tracked("no_buffer where batches overlap", "auto, or disable_overlap_schedule")
+    return strategy, False
+
+
+def _tracked(what: str, instead: str) -> UnsupportedError:
+    use = f"mamba_radix_cache_strategy {instead}" if instead else "disable_radix_cache"
+    return UnsupportedError(
+        f"SGLang does not start with {what}",
+        hint=f"use {use}",
+        code="state-tracking",
+        setting="mamba_radix_cache_strategy",
+    )
+
+
+def _overlaps(release: Release, parallel: Parallel, speculation: Speculation | None) -> bool:
+    """Whether batches may overlap: not over pipeline stages, nor older releases' drafts.
+
+    overrides.py, _pipeline_parallel_overlap_disable; speculative_hook.py, _handle_eagle_family.
+    """
+    if parallel.pp > 1:
+        return False
+    if speculation is None or speculation.algorithm == "NGRAM":
+        return True
+    return release.overlaps_drafts and (speculation.topk == 1 or release.overlaps_trees)

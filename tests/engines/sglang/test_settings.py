@@ -273,7 +273,11 @@ def test_the_fewest_tokens_of_all_stages() -> None:
         ({}, {"mamba_radix_cache_strategy": "extra_buffer_lazy"}, 4),
         ({"async_scheduling": False}, {"mamba_radix_cache_strategy": "extra_buffer"}, 4),
         ({"async_scheduling": False}, {}, 3),
-        ({}, {"mamba_radix_cache_strategy": "no_buffer"}, 3),
+        ({"async_scheduling": False}, {"mamba_radix_cache_strategy": "no_buffer"}, 3),
+        ({"engine_version": "0.5.13"}, {}, 3),
+        ({"engine_version": "0.5.13"}, {"mamba_radix_cache_strategy": "extra_buffer"}, 5),
+        ({"engine_version": "0.5.14"}, {}, 5),
+        ({"pipeline_parallel_size": 2}, {}, 4),
         ({"enable_prefix_caching": False}, {}, 1),
     ],
 )
@@ -425,6 +429,66 @@ def test_cache_bytes() -> None:
     assert cache_bytes(64 * 2**30, total, 0.875, multimodal_mib=1024) == 53 * 2**30
 
 
+_TREE = {
+    "speculative_algorithm": "EAGLE",
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 4,
+    "speculative_num_draft_tokens": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("args", "settings"),
+    [
+        ({**_TREE, "attention_backend": "triton", "page_size": 16}, {}),
+        ({"speculative_algorithm": "EAGLE", "disaggregation_mode": "prefill"},
+         {"pipeline_parallel_size": 2}),
+        ({"page_size": 64, "chunked_prefill_size": 1024}, {}),
+        ({"page_size": 64, "chunked_prefill_size": -1}, {}),
+        ({"page_size": 64, "chunked_prefill_size": 1000, "disaggregation_mode": "decode"}, {}),
+        ({"speculative_algorithm": "NEXTN"}, {"engine_version": "0.5.14"}),
+        ({"mamba_radix_cache_strategy": "no_buffer"}, {"engine_version": "0.5.13"}),
+    ],
+)  # fmt: skip
+def test_what_starts(args: dict[str, Any], settings: dict[str, Any]) -> None:
+    """The neighbour of what is refused is planned."""
+    assert _plan("qwen3.5-27b", args, **settings).block_size
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "chosen"),
+    [
+        ("qwen3.5-27b", {"speculative_algorithm": "NEXTN"}, (3, 1, 4)),
+        ("deepseek-v3", {"speculative_algorithm": "EAGLE"}, (3, 1, 4)),
+        ("llama-3.1-8b", {"speculative_algorithm": "EAGLE3"}, (5, 4, 8)),
+        ("llama-3.1-8b", {"speculative_algorithm": "STANDALONE"}, (3, 1, 4)),
+    ],
+)
+def test_numbers_that_sglang_chooses(
+    name: str, args: dict[str, Any], chosen: tuple[int, int, int]
+) -> None:
+    """Without numbers of proposed tokens SGLang takes its own: they say so, and size the same."""
+    draft = {"draft_model": load_model("qwen3-0.6b")} if name.startswith("llama") else {}
+    given = dict(zip(("speculative_num_steps", "speculative_eagle_topk",
+                      "speculative_num_draft_tokens"), chosen, strict=True))  # fmt: skip
+    found, told = _plan(name, args, **draft), _plan(name, {**args, **given}, **draft)
+
+    assert any(f"{chosen[0]} steps, {chosen[1]} branches" in note for note in found.notes)
+    assert not any("chooses them" in note for note in told.notes)
+    assert found.ranks == told.ranks
+
+
+def test_the_model_s_own_path_is_no_draft_of_its_own() -> None:
+    """A draft's path that is the model's means its own layers, and not all of it once more."""
+    own = _plan("qwen3.5-27b", {"speculative_algorithm": "NEXTN"})
+    same = _plan("qwen3.5-27b", {"speculative_algorithm": "NEXTN"},
+                 draft_model=load_model("qwen3.5-27b"))  # fmt: skip
+
+    assert same.ranks == own.ranks
+    assert same.loads_drafts
+    assert own.loads_drafts
+
+
 @pytest.mark.parametrize(
     ("name", "args", "settings", "message"),
     [
@@ -451,8 +515,14 @@ def test_cache_bytes() -> None:
         ("gpt-oss-20b", {}, {"tensor_parallel_size": 16, "decode_context_parallel_size": 2},
          "of windows and states"),
         ("gpt-oss-20b", {}, {"kv_cache_dtype": "fp4_mx_block16"}, "beside states or windows"),
-        ("qwen3.5-27b", {"page_size": 64, "mamba_radix_cache_strategy": "no_buffer"}, {},
-         "pages of one token"),
+        ("qwen3.5-27b", {"page_size": 64, "mamba_radix_cache_strategy": "no_buffer",
+                         "disable_overlap_schedule": True}, {}, "pages of one token"),
+        ("qwen3.5-27b", {"mamba_radix_cache_strategy": "no_buffer"}, {}, "where batches overlap"),
+        ("qwen3.5-27b", {"speculative_algorithm": "NEXTN"}, {"engine_version": "0.5.13"},
+         "tracked by no_buffer"),
+        ("qwen3.5-27b", {"mamba_radix_cache_strategy": "extra_buffer",
+                         "disable_radix_cache": True}, {"engine_version": "0.5.13"},
+         "without a prefix cache"),
         ("falcon-mamba-7b", {"mamba_radix_cache_strategy": "extra_buffer"}, {}, "extra slots"),
         ("deepseek-v3", {"enable_dp_attention": True, "dp_size": 3},
          {"tensor_parallel_size": 8}, "does not divide"),
@@ -466,6 +536,23 @@ def test_cache_bytes() -> None:
         ("deepseek-v3", {"attention_backend": "trtllm_mla"},
          {"gpu": "b200", "kv_cache_dtype": "fp8_e5m2"}, "reads no fp8_e5m2"),
         ("llama-3.1-8b", {"speculative_num_steps": 3}, {}, "without speculative_algorithm"),
+        ("deepseek-v3", {"speculative_algorithm": "EAGLE", "speculative_num_steps": 3}, {},
+         "without speculative_eagle_topk"),
+        ("deepseek-v3", {"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 1}, {},
+         "without speculative_num_steps"),
+        ("deepseek-v3", {"speculative_algorithm": "EAGLE"}, {"pipeline_parallel_size": 2},
+         "over 2 pipeline stages"),
+        ("deepseek-v3", {"speculative_algorithm": "EAGLE", "disaggregation_mode": "prefill"},
+         {"pipeline_parallel_size": 2, "engine_version": "0.5.20"}, "over 2 pipeline stages"),
+        ("llama-3.1-8b", {"speculative_algorithm": "NGRAM", "enable_dp_attention": True},
+         {"tensor_parallel_size": 2, "data_parallel_size": 2}, "NGRAM with DP attention"),
+        ("qwen3.5-27b", {**_TREE, "attention_backend": "trtllm_mha"}, {}, "trtllm_mha and 4"),
+        ("qwen3.5-27b", {**_TREE, "attention_backend": "triton", "page_size": 16},
+         {"engine_version": "0.5.12", "enable_prefix_caching": False},
+         "4 branches over pages of 16 tokens"),
+        ("llama-3.1-8b", {"page_size": 64, "chunked_prefill_size": 1000}, {}, "no multiple of 64"),
+        ("deepseek-v3.2", {"chunked_prefill_size": 256, "enable_dp_attention": True},
+         {"tensor_parallel_size": 8, "data_parallel_size": 8}, "32 tokens at once on each of 8"),
         ("llama-3.1-8b", {"hicache_ratio": 3}, {}, "without enable_hierarchical_cache"),
         ("gpt-oss-20b", {"enable_hierarchical_cache": True}, {}, "full attention and MLA alone"),
         ("llama-3.1-8b", {"tp_size": 2, "tensor_parallel_size": 4}, {}, "contradict"),
