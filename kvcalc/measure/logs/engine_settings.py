@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvcalc.core.logs import Fact
+from kvcalc.measure.logs.settings import Settings
 from kvcalc.measure.logs.starts import Start
 
-__all__ = ["settings_from", "stated_by"]
+__all__ = ["DRAFTED", "settings_from", "stated_by"]
 
 _DTYPES = {
     "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2", "half": "float16", "float": "float32",
@@ -119,13 +120,20 @@ def _sglang(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str,
     found = {
         "tensor_parallel_size": s.whole("tp_size"),
         "pipeline_parallel_size": s.whole("pp_size"),
+        "decode_context_parallel_size": s.whole("dcp_size"),
         "dtype": _dtype(s.text("dtype")),
         "kv_cache_dtype": "auto" if cache == "auto" else _dtype(cache),
         "max_model_len": _whole(facts, "context_length") or s.whole("context_length"),
         "max_num_seqs": s.whole("max_running_requests"),
         "block_size": s.whole("page_size"),
+        "draft_model": None if _of_the_model(s) else s.text("speculative_draft_model_path"),
     }
     return {name: (value, "the log") for name, value in found.items()}, _sglang_args(start, facts)
+
+
+def _of_the_model(s: Settings) -> bool:
+    """Whether a draft's path is the model's own, which means its own layers."""
+    return s.text("speculative_draft_model_path") == s.text("model_path")
 
 
 def _sglang_args(start: Start, facts: Mapping[str, Fact]) -> dict[str, Any]:
@@ -139,11 +147,40 @@ def _sglang_args(start: Start, facts: Mapping[str, Fact]) -> dict[str, Any]:
     args["disable_radix_cache"] = s.on("disable_radix_cache") or None
     if s.on("enable_dp_attention"):
         args |= {"enable_dp_attention": True, "dp_size": s.whole("dp_size")}
-    algorithm = s.text("speculative_algorithm")
-    if algorithm is not None:
-        args["speculative_algorithm"] = algorithm.upper()
-        args["speculative_num_draft_tokens"] = s.whole("speculative_num_draft_tokens")
+    args["attn_dp_size"] = s.whole("attn_dp_size")
+    args["mamba_ssm_dtype"] = s.text("mamba_ssm_dtype")
+    args |= _tracking(s) | _speculation(s)
     return {name: value for name, value in args.items() if value is not None}
+
+
+def _tracking(s: Settings) -> dict[str, Any]:
+    """Return how states are tracked; without extra slots batches never overlap."""
+    strategy = s.text("mamba_radix_cache_strategy", "mamba_scheduler_strategy")
+    told = strategy if strategy != "auto" else None
+    apart = told == "no_buffer" or s.on("disable_overlap_schedule")
+    return {"mamba_radix_cache_strategy": told, "disable_overlap_schedule": apart or None}
+
+
+def _speculation(s: Settings) -> dict[str, Any]:
+    """Return what proposes tokens, with all of its numbers; nothing of a kind that is not known."""
+    algorithm = (s.text("speculative_algorithm") or "").upper()
+    if algorithm not in _PROPOSING:
+        return {}
+    found = {name: s.whole(name) for name in _PROPOSING[algorithm]}
+    if found.get("speculative_num_steps") is not None:
+        found["speculative_eagle_topk"] = found["speculative_eagle_topk"] or 1
+    return {"speculative_algorithm": algorithm, **found}
+
+
+_NUMBERS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
+DRAFTED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
+"""SGLang's kinds of speculation by a model's own layers or another model's."""
+
+_PROPOSING = {
+    **dict.fromkeys(DRAFTED, _NUMBERS),
+    **dict.fromkeys(("NGRAM", "DFLASH"), _NUMBERS[-1:]),
+}
+"""SGLang's kinds of speculation that are planned -> the numbers that bear on their caches."""
 
 
 def _llamacpp(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, Any]]:

@@ -31,7 +31,7 @@ _MOST_SCANNED = 600
 """Numbers of blocks within a printed memory that are tried one by one."""
 
 
-_TAKEN = {"sglang": ("kv_cache_tokens", "context_length", "state_slots")}
+_TAKEN = {"sglang": ("kv_cache_tokens", "max_total_num_tokens", "context_length", "state_slots")}
 """Figures that a plan was made with, and that agree with themselves."""
 
 
