@@ -22,7 +22,7 @@ _RESERVE = 150 * 2**20
 
 def accounted(engine: str, facts: _Facts) -> dict[str, Predicted]:
     """Return the figures that the log's other figures give."""
-    rules = {"vllm": _vllm, "sglang": _sglang}
+    rules = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt}
     rule = rules.get(engine)
     return dict(rule(facts)) if rule is not None else {}
 
@@ -127,3 +127,15 @@ def _sglang(facts: _Facts) -> Iterator[tuple[str, Predicted]]:
                 basis="that memory over the bytes of a token, in pages of 256",
             ),
         )
+
+
+def _tensorrt(facts: _Facts) -> Iterator[tuple[str, Predicted]]:
+    """Yield the cache of the PyTorch backend: _torch/pyexecutor/_util.py, _cal_max_memory."""
+    left, given = _sum(facts, "total_memory", "peak_memory"), _of(facts, "profiled_cache")
+    share = facts.get("free_gpu_memory_fraction")
+    if left is None or given is None or share is None or "available_kv_cache" not in facts:
+        return
+    part = Fraction(share.printed)
+    span = floor((left[0] + given[0]) * part), ceil((left[1] + given[1]) * part)
+    basis = "free_gpu_memory_fraction of what the peak leaves, without the cache it was measured by"
+    yield "available_kv_cache", _bytes(span, basis)

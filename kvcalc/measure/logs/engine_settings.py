@@ -233,12 +233,18 @@ def _tensorrt(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[st
 def _lmdeploy(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, Any]]:
     s = start.settings
     args: dict[str, Any] = {}
-    if "block_memory" in facts or "num_gpu_blocks" in facts:
+    if "pytorch" in start.flags:
+        args["backend"] = "pytorch"
+    elif "block_memory" in facts or "num_gpu_blocks" in facts:
         args["backend"] = "turbomind"
     length = s.whole("cache_block_seq_len") or _whole(facts, "block_size")
-    if length:
+    fields: _Fields = {"tensor_parallel_size": (s.whole("tp"), "the log")}
+    if "pytorch" in start.flags:
+        fields["block_size"] = _whole(facts, "block_size"), "the log"
+        fields["max_num_seqs"] = _whole(facts, "max_num_seqs"), "the log"
+    elif length:
         args["cache_block_seq_len"] = length
-    return {"tensor_parallel_size": (s.whole("tp"), "the log")}, args
+    return fields, args
 
 
 def _tgi(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, Any]]:
@@ -251,6 +257,20 @@ def _tgi(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, An
     return fields, {}
 
 
+def _mlc(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, Any]]:
+    del start
+    mode, seqs = facts.get("mode"), _whole(facts, "max_num_seqs")
+    args: dict[str, Any] = {
+        "mode": None if mode is None else mode.printed,
+        "max_batch_size": seqs,
+        "max_total_sequence_length": _whole(facts, "kv_cache_tokens"),
+    }
+    if args["mode"] == "server":  # the others take no more at once than the cache can hold
+        args["prefill_chunk_size"] = _whole(facts, "prefill_chunk_size")
+    args = {name: value for name, value in args.items() if value is not None}
+    return {"max_num_seqs": (seqs, "the log")}, args
+
+
 _Reader = Callable[[Start, Mapping[str, Fact]], tuple[_Fields, dict[str, Any]]]
 
 _READERS: dict[str, _Reader] = {
@@ -260,5 +280,6 @@ _READERS: dict[str, _Reader] = {
     "tensorrt-llm": _tensorrt,
     "lmdeploy": _lmdeploy,
     "tgi": _tgi,
+    "mlc-llm": _mlc,
 }
 """Engine -> what of its lines is a setting."""

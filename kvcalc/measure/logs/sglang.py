@@ -92,6 +92,8 @@ SHAPES: tuple[Shape, ...] = (
     shape("Not enough memory. Please try to increase --mem-fraction-static",
           "Not enough memory. Please try to increase --mem-fraction-static",
           ends=True, fails=True, says="nothing_left"),
+    shape("the profiled value -", "is larger than the profiled value -", ends=True, fails=True,
+          says="nothing_left"),
     shape("is larger than the profiled value",
           "max_total_tokens=<max_total_tokens:tokens> is larger than the profiled value "
           "<profiled_tokens:tokens>", keep="least"),

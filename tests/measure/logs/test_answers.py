@@ -40,7 +40,7 @@ AGREES = {
     ),
     "sglang": (
         None,
-        {"k_size", "v_size", "max_total_num_tokens"},
+        {"k_size", "v_size"},
     ),
     "llama.cpp": (
         None,
