@@ -34,7 +34,7 @@ _MOST_SCANNED = 600
 
 
 _TAKEN = {
-    "sglang": ("kv_cache_tokens", "max_total_num_tokens", "context_length", "state_slots"),
+    "sglang": ("kv_cache_tokens", "context_length", "state_slots"),
     "mlc-llm": ("mode", "max_num_seqs", "kv_cache_tokens", "prefill_chunk_size"),
 }
 """Figures that a plan was made with, and that agree with themselves."""

@@ -40,7 +40,7 @@ AGREES = {
     ),
     "sglang": (
         None,
-        {"k_size", "v_size"},
+        {"k_size", "v_size", "max_total_num_tokens"},
     ),
     "llama.cpp": (
         None,
