@@ -52,13 +52,16 @@ def _below_floor(target: Target, sized: Sized) -> Iterator[Finding]:
         return
     floor, units = stopped
     lifted = within_floor(sized.question, sized.worked)
-    cures = [] if lifted is None else [_set(target, floor.setting, lifted.value(floor.setting))]
+    name = floor.instead[0] if floor.instead else floor.setting
+    cures = [] if lifted is None else [_set(target, name, lifted.value(name))]
+    if floor.instead is None or not cures:
+        cures.append("more memory for the cache")
     yield _finding(
         target,
         floor.code,
         "error" if sure else "warning",
         floor.told(units) + ("" if sure else ", if everything else takes its most"),
-        ", or ".join([*cures, "more memory for the cache"]),
+        ", or ".join(cures),
         floor.setting,
         amount=floor.units - units,
     )

@@ -84,6 +84,9 @@ class Floor(Value, frozen=True, kw_only=True):
         setting: the setting that asks for so many.
         message: what is wrong where there are fewer; `{units}` stands for those there are.
         line: what the engine logs then, `{units}` as well.
+        lowers: the setting counts units, so that it may be lowered to those there are.
+        instead: a setting and a value that makes enough of them, where the setting decides and
+            not the memory.
     """
 
     code: str
@@ -92,6 +95,8 @@ class Floor(Value, frozen=True, kw_only=True):
     setting: str
     message: str
     line: str
+    lowers: bool = True
+    instead: tuple[str, int | float] | None = None
 
     def told(self, units: int) -> str:
         """Say that so many units are too few."""

@@ -12,7 +12,7 @@ from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.engines.sglang.assemble import ranks_of, stage_sizes, stages_of
-from kvcalc.engines.sglang.checks import check_start
+from kvcalc.engines.sglang.checks import check_start, floors_of
 from kvcalc.engines.sglang.compressed import check_compressed, compressed_ranks
 from kvcalc.engines.sglang.families import is_compressed
 from kvcalc.engines.sglang.layers import check_host, check_served, check_settings
@@ -108,6 +108,7 @@ def _plan(
         report="even_groups" if paged else "exact",
         start="shortens",
         start_spares_tokens=1,
+        floors=floors_of(ranks, settings),
         notes=tuple(notes),
         unsupported=unsupported,
         convention=CONVENTION,

@@ -5,15 +5,21 @@ SGLang 0.5.23 arg_groups/speculative_hook.py and validation_hook.py; server_args
 
 from __future__ import annotations
 
+from math import ceil
+
 from kvcalc.core.errors import UnsupportedError
-from kvcalc.core.units import format_count
+from kvcalc.core.plan import Floor, Rank
+from kvcalc.core.rules import Window
+from kvcalc.core.units import format_count, format_number_of
 from kvcalc.engines.sglang.settings import Settings
 from kvcalc.engines.sglang.speculation import Speculation
 
-__all__ = ["check_start"]
+__all__ = ["check_start", "floors_of"]
 
 _TREES_OVER_PAGES = ("flashinfer", "fa3", "triton")
 """Backends that verify a tree of proposed tokens over pages; Triton since 0.5.13."""
+
+_AMPERE, _TURING_MINOR = 8, 5
 
 _EAGLES = ("EAGLE", "EAGLE3", "STANDALONE")
 
@@ -24,9 +30,23 @@ def check_start(settings: Settings) -> None:
     Raises:
         UnsupportedError: naming the setting.
     """
+    _card(settings)
     _pages(settings)
     if settings.speculation is not None:
         _speculation(settings.speculation, settings)
+
+
+def _card(settings: Settings) -> None:
+    """Refuse what is older than Turing (maybe_downgrade_dtype_for_legacy_gpu)."""
+    major, minor = settings.card.capability
+    if major < _AMPERE and minor < _TURING_MINOR:
+        raise UnsupportedError(
+            f"SGLang does not run on {settings.card.name}: it wants a compute capability of 7.5"
+            f" at least, and not {major}.{minor}",
+            hint="choose a newer GPU",
+            code="gpu-too-old",
+            setting="gpu",
+        )
 
 
 def _pages(settings: Settings) -> None:
@@ -80,4 +100,92 @@ def _refused(what: str, instead: str, setting: str) -> UnsupportedError:
         hint=f"use {instead}",
         code="speculation-settings",
         setting=setting,
+    )
+
+
+def floors_of(ranks: tuple[Rank, ...], settings: Settings) -> tuple[Floor, ...]:
+    """Return the states, tokens and window tokens without which SGLang does not start.
+
+    In the order in which it looks: 0.5.23 mem_cache/kv_cache_configurator.py
+    (_handle_max_mamba_cache, resolve_max_num_reqs), model_executor/pool_configurator.py
+    (MemoryPoolConfig, validate_swa_pool_size).
+    """
+    windows = {
+        pool.name: group.rule.window
+        for rank in ranks
+        for pool in rank.pools
+        for group in pool.groups
+        if pool.sized == "window" and isinstance(group.rule, Window)
+    }
+    names = [(pool.name, pool.sized) for rank in ranks for pool in rank.pools]
+    states = any(sized == "states" for _, sized in names)
+    found = [_states(settings)] if states and settings.release.names_state_room else []
+    kept = next((name for name, sized in names if sized == "tokens"), None)
+    if kept is not None:
+        found.append(
+            Floor(
+                code="no-memory-for-blocks",
+                pool=kept,
+                units=1,
+                setting="mem_fraction_static",
+                message="nothing is left for the tokens of the cache",
+                line="RuntimeError: Not enough memory. Please try to increase"
+                " --mem-fraction-static.",
+                lowers=False,
+            )
+        )
+    window = windows.get("window tokens")
+    if window is not None and settings.release.checks_window_pool:
+        found.append(_window(window, settings))
+    if states:
+        found.append(_requests(settings))
+    return tuple(found)
+
+
+def _states(settings: Settings) -> Floor:
+    return Floor(
+        code="no-room-for-states",
+        pool="states",
+        units=1,
+        setting="mamba_full_memory_ratio",
+        message="the memory for recurrent states holds not one of them"
+        f" (mamba_full_memory_ratio {settings.state_ratio:g})",
+        line="RuntimeError: Not enough GPU memory for hybrid (mamba/linear-attention) state cache.",
+        lowers=False,
+    )
+
+
+def _requests(settings: Settings) -> Floor:
+    each = settings.states_per_request
+    return Floor(
+        code="no-room-for-requests",
+        pool="states",
+        units=each,
+        setting="max_mamba_cache_size" if settings.max_states else "mamba_full_memory_ratio",
+        message=f"a request can come to hold {format_number_of(each, 'state')}, and there are"
+        " {units} (max_mamba_cache_size)",
+        line="RuntimeError: Hybrid (mamba/linear-attention) state cache is too small to serve any"
+        f" requests. max_mamba_cache_size={{units}}, mamba_ratio={each}, resulting max_num_reqs=0."
+        if settings.release.names_state_room
+        else "AssertionError: max_running_request is zero",
+        lowers=False,
+        instead=("max_mamba_cache_size", each * settings.attn_dp) if settings.max_states else None,
+    )
+
+
+def _window(window: int, settings: Settings) -> Floor:
+    page, tokens = settings.page, settings.max_tokens
+    least = (window + page) // page + 1
+    ratio = None if not tokens else ceil(least * page / tokens * 1000) / 1000
+    return Floor(
+        code="window-pool-too-small",
+        pool="window tokens",
+        units=least,
+        setting="swa_full_tokens_ratio",
+        message=f"the windows' pool has {{units}} pages of {format_number_of(page, 'token')}, and"
+        f" admission needs more than a window of {format_count(window)} and a page",
+        line="ValueError: SWA pool cannot hold even one request: the prefill admission floor is"
+        f" sliding_window_size ({window}) + page_size ({page}).",
+        lowers=False,
+        instead=None if ratio is None else ("swa_full_tokens_ratio", ratio),
     )

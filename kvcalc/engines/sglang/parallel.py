@@ -47,7 +47,8 @@ def parallel_of(deployment: Deployment, arguments: Arguments, notes: list[str]) 
         notes: a line is added for groups of DP attention.
 
     Raises:
-        InvalidValueError: sizes that contradict each other or do not divide.
+        InvalidValueError: sizes that contradict each other.
+        UnsupportedError: groups that the ranks do not divide into.
     """
     own = {
         "tp_size": deployment.tensor_parallel_size,
@@ -60,9 +61,11 @@ def parallel_of(deployment: Deployment, arguments: Arguments, notes: list[str]) 
     )
     groups = _groups(deployment, arguments, notes)
     if tp % groups:
-        raise InvalidValueError(
+        raise UnsupportedError(
             f"{groups} groups of DP attention: dp_size does not divide tp_size {tp}",
             hint="DP attention shares the tensor-parallel ranks",
+            code="groups-over-ranks",
+            setting="dp_size",
         )
     attn_tp = tp // groups
     if attn_tp % dcp:
@@ -113,6 +116,8 @@ def check_heads(model: ModelSpec, parallel: Parallel) -> None:
         raise UnsupportedError(
             f"SGLang cannot split {format_count(heads)} attention heads over {ranks} ranks",
             hint="choose a tensor parallel size that divides them",
+            code="heads-over-ranks",
+            setting="tensor_parallel_size",
         )
     shards = ranks // parallel.dcp
     for _, cache in model.caches():
@@ -121,4 +126,6 @@ def check_heads(model: ModelSpec, parallel: Parallel) -> None:
             raise UnsupportedError(
                 f"SGLang cannot split {count} KV heads over {shards} ranks",
                 hint="choose a tensor parallel size that divides them, or that they divide",
+                code="heads-over-ranks",
+                setting="tensor_parallel_size",
             )

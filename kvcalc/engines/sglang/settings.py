@@ -230,12 +230,21 @@ def resolve(
         else f"{line}: SGLang refuses that unless {_LONGER}=1 is set"
         for line in beyond(model, context, stretched=False)
     )
+    _check_draft_length(deployment.draft_model, context, allowed=bool(allowed))
     requests = arguments.integer(
         "max_running_requests", deployment.max_num_seqs, called="max_num_seqs"
     )
     compressed = is_compressed(model)
     if requests is None and (speculation is not None or compressed):
         requests = _COMPRESSED_REQUESTS if compressed else DEFAULT_REQUESTS
+    if requests is not None and requests < parallel.attn_dp:
+        raise UnsupportedError(
+            f"SGLang shares max_running_requests {requests} over {parallel.attn_dp} groups of DP"
+            " attention: none is left for each",
+            hint=f"set max_running_requests {parallel.attn_dp} at least",
+            code="no-room-for-requests",
+            setting="max_running_requests",
+        )
     chunk = arguments.integer(
         "chunked_prefill_size",
         deployment.max_num_batched_tokens,
@@ -272,7 +281,7 @@ def resolve(
         backends=backends,
         page=page,
         context=context,
-        max_requests=None if requests is None else max(1, requests // parallel.attn_dp),
+        max_requests=None if requests is None else requests // parallel.attn_dp,
         max_tokens=arguments.integer("max_total_tokens"),
         chunk=default_chunk(card) if chunk is None else chunk,
         radix=radix,
@@ -306,7 +315,7 @@ def resolve(
         ),
         speculation=speculation,
         fp4_indexer=arguments.flag("enable_deepseek_v4_fp4_indexer"),
-        host=host_of(arguments, role=arguments.word("disaggregation_mode")),
+        host=host_of(arguments, wanted, role=arguments.word("disaggregation_mode"), radix=radix),
         index_dtype=index_dtype(model, word, card, backends.decode),
         waiting_dtype=arguments.word("SGLANG_DSV4_COMPRESS_STATE_DTYPE") or "float32",
     )
@@ -332,6 +341,23 @@ def _say_counterparts(deployment: Deployment, notes: list[str], *, overlap: bool
 
 def _given(word: str | None) -> str | None:
     return None if word == "auto" else word
+
+
+def _check_draft_length(draft: object, context: int, *, allowed: bool) -> None:
+    """Refuse a draft model that was made for less than the target's context.
+
+    configs/model_config.py, _derive_context_length: the draft is given the target's.
+    """
+    longest = draft.max_position_embeddings if isinstance(draft, ModelSpec) else None
+    if longest is None or allowed or context <= longest:
+        return
+    raise UnsupportedError(
+        f"the draft was made for {format_count(longest)} tokens, and is given the"
+        f" {format_count(context)} of the target",
+        hint=f"set {_LONGER}=1, or context_length {longest}",
+        code="length-over-model",
+        setting="context_length",
+    )
 
 
 def _or(value: int | None, default: int) -> int:

@@ -58,9 +58,19 @@ class Release(NamedTuple):
         return self >= (0, 5, 14)
 
     @property
+    def names_state_room(self) -> bool:
+        """Whether states that find no room are refused by name (_handle_max_mamba_cache)."""
+        return self >= (0, 5, 13)
+
+    @property
     def checks_window_pool(self) -> bool:
         """Whether a pool of windows that holds no request is refused (validate_swa_pool_size)."""
         return self >= (0, 5, 16)
+
+    @property
+    def wants_larger_host(self) -> bool:
+        """Whether a host's cache smaller than the GPU's is refused, and not only warned of."""
+        return self <= (0, 5, 14)
 
     @property
     def overlaps_drafts(self) -> bool:

@@ -108,11 +108,15 @@ def stages_of(model: ModelSpec, settings: Settings) -> list[ModelSpec]:
         raise UnsupportedError(
             f"TensorRT-LLM cannot split {queries} query heads over {settings.tp} ranks",
             hint=f"choose a tensor-parallel size that divides {queries}",
+            code="heads-over-ranks",
+            setting="tensor_parallel_size",
         )
     if pp > count:
         raise UnsupportedError(
             f"{count} layers cannot be split over {pp} pipeline stages",
             hint="choose at most as many stages as the model has layers",
+            code="stage-partition",
+            setting="pipeline_parallel_size",
         )
     base, more = divmod(count, pp)
     sizes = (base + 1,) * more + (base,) * (pp - more)

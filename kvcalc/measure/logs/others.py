@@ -73,7 +73,16 @@ TENSORRT_LLM: tuple[Shape, ...] = (
     shape("before component creation attempt", "before component creation attempt (GiB):"
           " <free_before_component:GiB>"),
     shape("Impossible to fit in any sequence", "Impossible to fit in any sequence in kvCache",
-          ends=True, fails=True, says="length-over-cache"),
+          ends=True, fails=True, says="no-memory-for-blocks"),
+    shape("maxTokensInPagedKvCache must be large", "maxTokensInPagedKvCache must be large enough to"
+          " process at least 1 sequence", ends=True, fails=True, says="length-over-cache"),
+    shape("% tokensPerBlock == 0", "maxNumTokens.value() % tokensPerBlock == 0", ends=True,
+          fails=True, says="chunk-not-whole-pages"),
+    shape("tp_size must equal to moe_tp_size", "tp_size must equal to moe_tp_size * moe_ep_size",
+          ends=True, fails=True, says="experts-over-ranks"),
+    shape("TRTGptModel max", "TRTGptModel maxBatchSize: <max_num_seqs:count>"),
+    shape("TRTGptModel max", "TRTGptModel maxSequenceLen: <max_model_len:tokens>"),
+    shape("TRTGptModel max", "TRTGptModel maxNumTokens: <max_num_batched_tokens:tokens>"),
     shape("exceeds the KV cache manager's maximum", "max KV cache length of input sequences"
           " (<asked_tokens:tokens>) exceeds the KV cache manager's maximum supported length"
           " (<max_model_len_that_fits:tokens>)", says="request_refused"),

@@ -100,7 +100,11 @@ SHAPES: tuple[Shape, ...] = (
     *(
         shape(words, words, ends=True, fails=True, says=code)
         for words, code in (
-            ("is greater than the derived context_length", "length-over-model"),
+            ("only supports sm75 and above", "gpu-too-old"),
+            ("disable-radix-cache are mutually exclusive", "contradiction"),
+            ("state cache is too small to serve any requests", "no-room-for-requests"),
+            ("must be divisible by number of nodes", "too-few-gpus"),
+            ("To allow overriding this maximum, set the env var SGLANG_ALLOW", "length-over-model"),
             ("chunked_prefill_size must be divisible by page_size", "chunk-not-whole-pages"),
             ("Chunked prefill is aligned to", "chunk-not-whole-pages"),
             ("is not compatible with radix cache when using", "state-tracking"),
@@ -116,7 +120,7 @@ SHAPES: tuple[Shape, ...] = (
             ("Pipeline parallelism currently only supports EAGLE", "speculation-settings"),
             ("speculative decoding (MTP) is only supported on prefill", "speculation-settings"),
             ("for hybrid (mamba/linear-attention) state cache", "no-room-for-states"),
-            ("leaves no room for the full KV pool", "window-pool-too-small"),
+            ("leaves no room for the full KV pool", "no-memory-for-blocks"),
             ("max_running_request is zero", "no-room-for-requests"),
             ("Memory pool size is too small", "no-room-for-requests"),
             ("Not enough host memory available. Requesting", "host-cache-too-large"),
@@ -129,10 +133,11 @@ SHAPES: tuple[Shape, ...] = (
     shape("for hybrid (mamba/linear-attention) state", "max_mamba_cache_size=<state_slots:count>"),
     shape("for hybrid (mamba/linear-attention) state",
           "mamba_cache_per_req=<state_memory:MiB> MB"),
+    shape("state cache is too small to serve", "mamba_ratio=<states_per_request:count>"),
     shape("Not enough host memory available", "Requesting <host_memory:GB> GB but only have"
           " <host_free:GB> GB free"),
     shape("is greater than the derived context_length", "context_length (<max_model_len:tokens>)"
-          " is greater than the derived context_length (<max_model_len_that_fits:tokens>)"),
+          " is greater than the derived context_length (<longest_of_model:tokens>)"),
     shape("#swa tokens", "#full tokens: <full_tokens:tokens>, #swa tokens: <window_tokens:tokens>",
           keep="least"),
     shape("apture cuda graph failed", "Capture cuda graph failed", ends=True, fails=True,
