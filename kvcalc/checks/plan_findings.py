@@ -51,6 +51,8 @@ def _below_floor(target: Target, sized: Sized) -> Iterator[Finding]:
     if stopped is None:
         return
     floor, units = stopped
+    if sure is None and not floor.lowers and floor.instead is None:
+        return  # memory alone decides, of which `fits` and the share tell both ends
     lifted = within_floor(sized.question, sized.worked)
     name = floor.instead[0] if floor.instead else floor.setting
     cures = [] if lifted is None else [_set(target, name, lifted.value(name))]

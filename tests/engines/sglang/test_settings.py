@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from kvcalc.core.attention import FullAttention
+from kvcalc.core.capacity import short_of
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import KvcalcError
+from kvcalc.core.errors import KvcalcError, UnsupportedError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Pool
+from kvcalc.engines.refusals import rows
 from kvcalc.engines.sglang.card import Card
 from kvcalc.engines.sglang.families import EXTRA_BUFFER
 from kvcalc.engines.sglang.memory import Reserve, cache_bytes, default_chunk, default_fraction
@@ -468,7 +470,9 @@ def test_numbers_that_sglang_chooses(
     name: str, args: dict[str, Any], chosen: tuple[int, int, int]
 ) -> None:
     """Without numbers of proposed tokens SGLang takes its own: they say so, and size the same."""
-    draft = {"draft_model": load_model("qwen3-0.6b")} if name.startswith("llama") else {}
+    draft: dict[str, Any] = {"max_model_len": 8192}
+    if name.startswith("llama"):
+        draft["draft_model"] = load_model("qwen3-0.6b")
     given = dict(zip(("speculative_num_steps", "speculative_eagle_topk",
                       "speculative_num_draft_tokens"), chosen, strict=True))  # fmt: skip
     found, told = _plan(name, args, **draft), _plan(name, {**args, **given}, **draft)
@@ -476,6 +480,98 @@ def test_numbers_that_sglang_chooses(
     assert any(f"{chosen[0]} steps, {chosen[1]} branches" in note for note in found.notes)
     assert not any("chooses them" in note for note in told.notes)
     assert found.ranks == told.ranks
+
+
+def test_a_draft_that_was_made_for_less_than_the_target_s_context() -> None:
+    """SGLang gives the draft the target's context, and refuses what is beyond the draft's own."""
+    asked = {"speculative_algorithm": "STANDALONE"}
+    draft = load_model("qwen3-0.6b")  # made for 40,960 tokens
+    with pytest.raises(UnsupportedError, match="40,960") as caught:
+        _plan("llama-3.1-8b", asked, draft_model=draft)
+
+    assert caught.value.code == "length-over-model"
+    assert (
+        _plan("llama-3.1-8b", asked, draft_model=draft, max_model_len=40_960).loads_drafts is False
+    )
+    longer = {**asked, "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": 1}
+    assert _plan("llama-3.1-8b", longer, draft_model=draft).max_model_len == 131_072
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "settings", "code"),
+    [
+        ("qwen3.5-27b", {"max_running_requests": 4, "enable_dp_attention": True, "dp_size": 8},
+         {"tensor_parallel_size": 8}, "no-room-for-requests"),
+        ("deepseek-v3", {"enable_dp_attention": True, "dp_size": 3},
+         {"tensor_parallel_size": 8}, "groups-over-ranks"),
+        ("llama-3.1-8b", {"enable_hierarchical_cache": True, "disable_radix_cache": True}, {},
+         "contradiction"),
+        ("llama-3.1-8b", {"enable_hierarchical_cache": True, "hicache_ratio": 0.5},
+         {"engine_version": "0.5.14"}, "host-cache-too-small"),
+        ("llama-3.1-8b", {}, {"gpu": "v100-32gb"}, "gpu-too-old"),
+        ("llama-3.1-8b", {}, {"tensor_parallel_size": 5}, "heads-over-ranks"),
+        ("llama-3.1-8b", {}, {"pipeline_parallel_size": 33}, "stage-partition"),
+        ("llama-3.1-8b", {}, {"kv_cache_dtype": "nvfp4"}, "cache-dtype-refused"),
+        ("deepseek-v3", {"attention_backend": "trtllm_mha"}, {"gpu": "b200"},
+         "no-attention-backend"),
+    ],
+)  # fmt: skip
+def test_a_refusal_has_a_code(
+    name: str, args: dict[str, Any], settings: dict[str, Any], code: str
+) -> None:
+    """What SGLang does not start with is told by the code of its table."""
+    with pytest.raises(UnsupportedError) as caught:
+        _plan(name, args, **settings)
+
+    assert caught.value.code == code
+    assert any(row.code == code for row in rows("sglang"))
+
+
+@pytest.mark.parametrize(
+    ("args", "settings"),
+    [
+        ({"max_running_requests": 8, "enable_dp_attention": True, "dp_size": 8},
+         {"tensor_parallel_size": 8}),
+        ({"enable_hierarchical_cache": True, "hicache_ratio": 0.5}, {"engine_version": "0.5.15"}),
+        ({"enable_hierarchical_cache": True, "hicache_ratio": 1.0}, {"engine_version": "0.5.14"}),
+        ({}, {"gpu": "t4"}),
+    ],
+)  # fmt: skip
+def test_the_neighbour_of_a_refusal(args: dict[str, Any], settings: dict[str, Any]) -> None:
+    """One step away SGLang starts."""
+    assert _plan("llama-3.1-8b", args, **settings).ranks
+
+
+def _floors(name: str, args: dict[str, Any], **settings: Any) -> dict[str, int]:
+    return {floor.code: floor.units for floor in _plan(name, args, **settings).floors}
+
+
+def test_what_memory_must_hold() -> None:
+    """States by the release, of one request; a window and more than a page; one page of tokens."""
+    assert _floors("qwen3.5-27b", {}) == {
+        "no-room-for-states": 1,
+        "no-memory-for-blocks": 1,
+        "no-room-for-requests": 5,  # 3, and 2 that follow overlapping batches
+    }
+    assert _floors("qwen3.5-27b", {}, engine_version="0.5.12") == {
+        "no-memory-for-blocks": 1,
+        "no-room-for-requests": 3,
+    }
+    assert _floors("qwen3.5-27b", {"disable_radix_cache": True})["no-room-for-requests"] == 1
+    assert _floors("gpt-oss-20b", {}) == {"no-memory-for-blocks": 1, "window-pool-too-small": 130}
+    assert "window-pool-too-small" not in _floors("gpt-oss-20b", {}, engine_version="0.5.15")
+    assert _floors("gpt-oss-20b", {"page_size": 64})["window-pool-too-small"] == 4
+
+
+@pytest.mark.parametrize(("tokens", "starts"), [(129, False), (130, True)])
+def test_the_windows_pool_at_its_edge(tokens: int, starts: bool) -> None:
+    """`sliding_window_size + page_size >= swa_tokens` is refused (validate_swa_pool_size)."""
+    made = _plan("gpt-oss-20b", {"swa_full_tokens_ratio": tokens / 65_536 + 1e-9,
+                                 "max_total_tokens": 65_536})  # fmt: skip
+    found = short_of(made, 2**36)
+
+    assert (found is None) is starts
+    assert made.capacity(2**36).starts is starts
 
 
 def test_the_model_s_own_path_is_no_draft_of_its_own() -> None:
