@@ -11,10 +11,10 @@ from typing import NamedTuple
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.units import format_count, format_number_of
+from kvcalc.core.units import format_count, format_number_of, round_up
 from kvcalc.engines.sglang.arguments import Arguments
 
-__all__ = ["Parallel", "check_heads", "parallel_of"]
+__all__ = ["Parallel", "check_heads", "check_widths", "parallel_of"]
 
 
 class Parallel(NamedTuple):
@@ -129,3 +129,38 @@ def check_heads(model: ModelSpec, parallel: Parallel) -> None:
                 code="heads-over-ranks",
                 setting="tensor_parallel_size",
             )
+
+
+def check_widths(model: ModelSpec, parallel: Parallel, *, experts_whole: bool) -> None:
+    """Refuse widths that ranks cannot share evenly: layers/linear.py, moe/fused_moe_triton/layer.py.
+
+    Args:
+        model: as SGLang runs it.
+        parallel: how many ranks there are.
+        experts_whole: experts are spread over ranks and not split.
+
+    Raises:
+        UnsupportedError: a vocabulary, the columns of an MLP or of an expert.
+    """
+    size, tp = model.size, parallel.tp
+    if size is None:
+        return
+    dense = size.num_experts is None or bool(size.num_dense_layers)
+    vocabulary = None if size.vocab_size is None else round_up(size.vocab_size, _VOCABULARY)
+    widths = (
+        ("padded rows of the vocabulary", vocabulary if parallel.attn_dp == 1 else None),
+        ("columns of an MLP", size.intermediate_size if dense and not size.layer_inner else None),
+        ("columns of an expert", None if experts_whole else size.moe_intermediate_size),
+    )
+    for what, width in widths:
+        if width is not None and width % tp:
+            raise UnsupportedError(
+                f"SGLang cannot split {format_count(width)} {what} over {tp} ranks",
+                hint="choose a tensor parallel size that divides them",
+                code="width-over-ranks",
+                setting="tensor_parallel_size",
+            )
+
+
+_VOCABULARY = 64
+"""Rows that a vocabulary's table is padded to: layers/vocab_parallel_embedding.py."""

@@ -34,7 +34,7 @@ from kvcalc.engines.sglang.families import (
 )
 from kvcalc.engines.sglang.host import Host, host_of
 from kvcalc.engines.sglang.memory import default_chunk
-from kvcalc.engines.sglang.parallel import Parallel, check_heads, parallel_of
+from kvcalc.engines.sglang.parallel import Parallel, check_heads, check_widths, parallel_of
 from kvcalc.engines.sglang.speculation import DEFAULT_REQUESTS, Speculation, speculation_of
 from kvcalc.engines.sglang.version import Release, release
 
@@ -170,6 +170,7 @@ def resolve(
     speculation = speculation_of(model, deployment, arguments, notes)
     parallel = parallel_of(deployment, arguments, notes)
     check_heads(model, parallel)
+    check_widths(model, parallel, experts_whole=bool(deployment.enable_expert_parallel))
     caching = deployment.enable_prefix_caching
     radix = not arguments.flag(
         "disable_radix_cache",
