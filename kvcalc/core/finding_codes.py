@@ -26,7 +26,7 @@ FINDING_CODES: Mapping[str, str] = {
     "block-over-step": "a block of states that no step can fill",
     "blocks-not-share": "a number of blocks where a share of the card is meant",
     "boolean-value": "a switch with a value",
-    "cache-dtype-refused": "a dtype of the cache that the model, the release or the card does not take",
+    "cache-dtype-refused": "a dtype of the cache that the model or the card does not take",
     "cache-duplicated": "ranks that keep the same bytes",
     "chunk-not-whole-pages": "prompts computed in pieces that are no whole pages",
     "component-without-memory": "a part of the engine for which memory ran out",

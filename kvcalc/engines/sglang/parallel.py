@@ -132,7 +132,9 @@ def check_heads(model: ModelSpec, parallel: Parallel) -> None:
 
 
 def check_widths(model: ModelSpec, parallel: Parallel, *, experts_whole: bool) -> None:
-    """Refuse widths that ranks cannot share evenly: layers/linear.py, moe/fused_moe_triton/layer.py.
+    """Refuse widths that ranks cannot share evenly.
+
+    layers/linear.py, layers/vocab_parallel_embedding.py, layers/moe/fused_moe_triton/layer.py.
 
     Args:
         model: as SGLang runs it.

@@ -127,6 +127,11 @@ TGI: tuple[Shape, ...] = (
           ends=True, keep="least"),
     shape("max batch total tokens to", "Setting max batch total tokens to <kv_cache_tokens:tokens>",
           ends=True),
+    shape("Inferred max batch total", "Inferred max batch total tokens: <kv_cache_tokens:tokens>",
+          ends=True),
+    shape("must be <= `max_batch_total_tokens`", "`max_total_tokens` must be <="
+          " `max_batch_total_tokens`. Given: <max_model_len:tokens> and <kv_cache_tokens:tokens>",
+          ends=True, fails=True, says="too_long"),
     shape("Not enough memory to handle", "Not enough memory to handle"
           " `max_total_tokens=<max_model_len:tokens>`", ends=True, fails=True, says="too_long"),
     shape("Not enough memory to handle", "Not enough memory to handle <asked_tokens:tokens> prefill"
