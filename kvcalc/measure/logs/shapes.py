@@ -204,6 +204,8 @@ def read(text: str, kind_name: str) -> Reading:
         return Reading(shown, int(exact * scale), int((exact + 1) * scale) - 1, kind.unit)
     low, high = (exact - half) * scale, (exact + half) * scale
     if kind.unit == "B":
+        if ceil(low) > floor(high):  # a part of a byte: an average
+            low, high = Fraction(floor(low)), Fraction(ceil(high))
         return Reading(shown, ceil(low), floor(high), kind.unit)
     return Reading(shown, float(low), float(high), kind.unit)
 
