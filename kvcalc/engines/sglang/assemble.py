@@ -72,8 +72,6 @@ def stage_sizes(layers: int, stages: int) -> tuple[int, ...]:
         raise UnsupportedError(
             f"{layers} layers cannot be split over {stages} pipeline stages",
             hint="choose at most as many stages as the model has layers",
-            code="stage-partition",
-            setting="pipeline_parallel_size",
         )
     base, more = divmod(layers, stages)
     return (base,) * (stages - more) + (base + 1,) * more

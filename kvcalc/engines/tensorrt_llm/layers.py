@@ -115,8 +115,6 @@ def stages_of(model: ModelSpec, settings: Settings) -> list[ModelSpec]:
         raise UnsupportedError(
             f"{count} layers cannot be split over {pp} pipeline stages",
             hint="choose at most as many stages as the model has layers",
-            code="stage-partition",
-            setting="pipeline_parallel_size",
         )
     base, more = divmod(count, pp)
     sizes = (base + 1,) * more + (base,) * (pp - more)

@@ -47,7 +47,7 @@ def cures(
         yield "a smaller -ub and -c, -ctk q8_0 -ctv q8_0, or fewer layers on the card (-ngl)"
     elif engine.startswith("exllama") and "allocation" in flags:
         yield "a smaller cache_size (max_seq_len), or cache_mode Q8, Q6 or Q4"
-    elif engine == "tensorrt-llm" and "component" in flags:
+    elif engine == "tensorrt-llm" and "component-without-memory" in flags:
         yield from _component(facts)
     elif engine == "tgi" and "too_long" in flags:
         yield "a lower --max-total-tokens, or more GPUs (--num-shard)"

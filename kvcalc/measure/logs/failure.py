@@ -217,6 +217,6 @@ _TOLD = (
     ("graphs", _graphs),
     ("prefill", _prefill),
     ("warm_up", _warm_up),
-    ("component", _component),
+    ("component-without-memory", _component),
 )
 """What a line said -> what it means, the one that says the most first."""

@@ -66,7 +66,7 @@ TENSORRT_LLM: tuple[Shape, ...] = (
     shape("ttention workspace size", "increase the size from … bytes to"
           " <attention_workspace:bytes> bytes", keep="most"),
     shape("due to insufficient GPU memory", "Executor creation failed due to insufficient GPU"
-          " memory", ends=True, fails=True, says="component"),
+          " memory", ends=True, fails=True, says="component-without-memory"),
     shape("component could not be created", "component could not be created:"
           " <component:card>"),
     shape("Total GPU memory (GiB)", "Total GPU memory (GiB): <total_memory:GiB>"),
@@ -74,6 +74,8 @@ TENSORRT_LLM: tuple[Shape, ...] = (
           " <free_before_component:GiB>"),
     shape("Impossible to fit in any sequence", "Impossible to fit in any sequence in kvCache",
           ends=True, fails=True, says="no-memory-for-blocks"),
+    shape("mamba hybrid cache requires block reuse", "mamba hybrid cache requires block reuse to be"
+          " disabled", ends=True, fails=True, says="prefixes-of-states"),
     shape("maxTokensInPagedKvCache must be large", "maxTokensInPagedKvCache must be large enough to"
           " process at least 1 sequence", ends=True, fails=True, says="length-over-cache"),
     shape("% tokensPerBlock == 0", "maxNumTokens.value() % tokensPerBlock == 0", ends=True,

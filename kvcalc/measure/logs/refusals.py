@@ -112,6 +112,8 @@ _OWN_WORDS: dict[str, dict[str, str]] = {
         "cache-dtype-refused": "--kv-cache-dtype auto or fp8_e4m3",
         "chunk-not-whole-pages": "a --chunked-prefill-size that is a multiple of --page-size",
         "contradiction": "leave --enable-hierarchical-cache or --disable-radix-cache out",
+        "gpu-too-old": "a newer GPU",
+        "no-attention-backend": "another --attention-backend, or none",
         "groups-over-ranks": "a --dp-size that divides --tp-size",
         "heads-over-ranks": "a --tp-size that divides the heads",
         "host-cache-too-large": "a smaller --hicache-ratio or --hicache-size, or more memory of the"
@@ -131,6 +133,7 @@ _OWN_WORDS: dict[str, dict[str, str]] = {
         "experts-over-ranks": "an --ep_size that divides --tp_size",
         "heads-over-ranks": "a --tp_size that divides the heads",
         "length-over-cache": "a higher free_gpu_memory_fraction, or a shorter --max_seq_len",
+        "prefixes-of-states": "enable_block_reuse false in kv_cache_config",
         "no-memory-for-blocks": "a higher free_gpu_memory_fraction, more GPUs, or smaller weights",
     },
 }

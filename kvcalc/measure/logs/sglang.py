@@ -100,6 +100,12 @@ SHAPES: tuple[Shape, ...] = (
     *(
         shape(words, words, ends=True, fails=True, says=code)
         for words, code in (
+            ("assert self.total_num_heads % attn_tp_size", "heads-over-ranks"),
+            ("assert cfg.tp_size % cfg.attn_dp_size", "groups-over-ranks"),
+            ("assert self.tp_size % self.dp_size", "groups-over-ranks"),
+            ("trtllm_mha backend can only be used with non-MLA", "no-attention-backend"),
+            ("backend can only be used with MLA models", "no-attention-backend"),
+            ("--kv-cache-dtype mxfp8 requires an SM100", "cache-dtype-refused"),
             ("only supports sm75 and above", "gpu-too-old"),
             ("disable-radix-cache are mutually exclusive", "contradiction"),
             ("state cache is too small to serve any requests", "no-room-for-requests"),

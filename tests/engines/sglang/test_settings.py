@@ -511,7 +511,6 @@ def test_a_draft_that_was_made_for_less_than_the_target_s_context() -> None:
         ("llama-3.1-8b", {}, {"gpu": "v100-32gb"}, "gpu-too-old"),
         ("llama-3.1-8b", {}, {"tensor_parallel_size": 5}, "heads-over-ranks"),
         ("qwen1.5-4b", {}, {"tensor_parallel_size": 5}, "width-over-ranks"),  # 6,912 columns
-        ("llama-3.1-8b", {}, {"pipeline_parallel_size": 33}, "stage-partition"),
         ("llama-3.1-8b", {}, {"kv_cache_dtype": "nvfp4"}, "cache-dtype-refused"),
         ("deepseek-v3", {"attention_backend": "trtllm_mha"}, {"gpu": "b200"},
          "no-attention-backend"),
