@@ -37,7 +37,7 @@ AS_FITS = {
 }
 """Engine -> what `check` tells as memory that does not suffice."""
 WORDLESS = {
-    "sglang": {"width-over-ranks", "too-few-gpus"},
+    "sglang": {"width-over-ranks", "quantised-width-over-ranks", "too-few-gpus"},
     "tensorrt-llm": {"heads-over-ranks", "block-not-taken", "cache-dtype-refused"},
     "vllm": {"threshold-below-block"},
 }

@@ -134,7 +134,8 @@ def check_heads(model: ModelSpec, parallel: Parallel) -> None:
 def check_widths(model: ModelSpec, parallel: Parallel, *, experts_whole: bool) -> None:
     """Refuse widths that ranks cannot share evenly.
 
-    layers/linear.py, layers/vocab_parallel_embedding.py, layers/moe/fused_moe_triton/layer.py.
+    layers/linear.py, layers/vocab_parallel_embedding.py, layers/moe/fused_moe_triton/layer.py;
+    of weights in fp8 the blocks that share a scale: layers/quantization/fp8.py.
 
     Args:
         model: as SGLang runs it.
@@ -160,6 +161,18 @@ def check_widths(model: ModelSpec, parallel: Parallel, *, experts_whole: bool) -
                 f"SGLang cannot split {format_count(width)} {what} over {tp} ranks",
                 hint="choose a tensor parallel size that divides them",
                 code="width-over-ranks",
+                setting="tensor_parallel_size",
+            )
+    block = size.weight_block if size.weights_dtype == "fp8" else None
+    for what, width in widths[1:]:
+        if block is None or width is None or (size.expert_dtype and what.endswith("expert")):
+            continue
+        if width // tp % block:
+            raise UnsupportedError(
+                f"{format_count(width // tp)} {what} on each of {tp} ranks are no whole number of"
+                f" the {block} that share a scale of the weights in fp8",
+                hint="choose a smaller tensor parallel size, or expert parallelism (ep_size)",
+                code="quantised-width-over-ranks",
                 setting="tensor_parallel_size",
             )
 

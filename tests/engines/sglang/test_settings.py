@@ -511,6 +511,7 @@ def test_a_draft_that_was_made_for_less_than_the_target_s_context() -> None:
         ("llama-3.1-8b", {}, {"gpu": "v100-32gb"}, "gpu-too-old"),
         ("llama-3.1-8b", {}, {"tensor_parallel_size": 5}, "heads-over-ranks"),
         ("qwen1.5-4b", {}, {"tensor_parallel_size": 5}, "width-over-ranks"),  # 6,912 columns
+        ("qwen3-235b-a22b-fp8", {}, {"tensor_parallel_size": 8}, "quantised-width-over-ranks"),
         ("llama-3.1-8b", {}, {"kv_cache_dtype": "nvfp4"}, "cache-dtype-refused"),
         ("deepseek-v3", {"attention_backend": "trtllm_mha"}, {"gpu": "b200"},
          "no-attention-backend"),
@@ -540,6 +541,13 @@ def test_a_refusal_has_a_code(
 def test_the_neighbour_of_a_refusal(args: dict[str, Any], settings: dict[str, Any]) -> None:
     """One step away SGLang starts."""
     assert _plan("llama-3.1-8b", args, **settings).ranks
+
+
+def test_blocks_of_scales_that_ranks_share() -> None:
+    """Experts of 1,536 columns: 384 on 4 ranks are 3 blocks, 192 on 8 none; whole ones are."""
+    assert _plan("qwen3-235b-a22b-fp8", tensor_parallel_size=4).ranks
+    assert _plan("qwen3-235b-a22b-fp8", tensor_parallel_size=8, enable_expert_parallel=True).ranks
+    assert _plan("qwen3-235b-a22b", tensor_parallel_size=8).ranks
 
 
 def _floors(name: str, args: dict[str, Any], **settings: Any) -> dict[str, int]:
