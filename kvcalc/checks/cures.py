@@ -8,7 +8,7 @@ from itertools import islice
 from kvcalc.checks.sized import Load, Sized
 from kvcalc.checks.targets import Target
 from kvcalc.checks.words import said
-from kvcalc.core.checks import Assertion, passes
+from kvcalc.core.checks import Assertion, Found, holds
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.search import last_that
@@ -54,9 +54,10 @@ def cure(target: Target, sized: Sized, assertion: Assertion, load: Load | None) 
         return ""
 
     def figure(one: Sized) -> bool:
-        if target.figures == "expected":
-            return passes(assertion, one.expected(metric, load))
-        return passes(assertion, one.figure(metric, load).at(target.figures))
+        expected = Found(one.expected(metric, load))  # the ends cost as much again
+        if target.figures == "expected" and not holds(assertion, expected):
+            return False
+        return holds(assertion, one.figure(metric, load), target.figures) is True
 
     def passing(change: Change) -> bool:
         tried = sized.tried(change)

@@ -51,14 +51,19 @@ def _below_floor(target: Target, sized: Sized) -> Iterator[Finding]:
     if stopped is None:
         return
     floor, units = stopped
+    if sure is None and not floor.lowers and floor.instead is None:
+        return  # memory alone decides, of which `fits` and the share tell both ends
     lifted = within_floor(sized.question, sized.worked)
-    cures = [] if lifted is None else [_set(target, floor.setting, lifted.value(floor.setting))]
+    name = floor.instead[0] if floor.instead else floor.setting
+    cures = [] if lifted is None else [_set(target, name, lifted.value(name))]
+    if floor.instead is None or not cures:
+        cures.append("more memory for the cache")
     yield _finding(
         target,
         floor.code,
         "error" if sure else "warning",
         floor.told(units) + ("" if sure else ", if everything else takes its most"),
-        ", or ".join([*cures, "more memory for the cache"]),
+        ", or ".join(cures),
         floor.setting,
         amount=floor.units - units,
     )
@@ -274,22 +279,35 @@ def _fraction_interval(target: Target, sized: Sized) -> Iterator[Finding]:
         return
     if sized.fits:
         return
+    may = sized.worked.meets("high")
     found = solve(sized.question, "gpu-memory-utilization")
-    if found.value is None:
-        cure = f"no fraction is right: {found.reason}"
+    held = sized.worked.cache_holds("low" if may else "high")
+    if found.value is not None:
+        value, which = (found.up_to, "most") if held else (found.value, "least")
+        cure = f"{_set(target, 'mem_fraction_static', value)} is the {which} that surely fits"
+    elif found.possible is not None:
+        cure = f"no fraction surely fits; {found.possible:g} is the least that may"
     else:
-        cure = f"{_set(target, 'mem_fraction_static', found.value)} is the least; {found.reason}"
-    held = sized.worked.cache_holds("low")
-    what = "may leave too little beside the cache" if held else "leaves too little for the cache"
+        cure = "no fraction fits"
+    what = "too little beside the cache" if held else "too little for the cache"
     yield _finding(
         target,
         "fraction-out-of-interval",
-        "warning" if held else "error",
-        f"mem_fraction_static {share} {what}",
-        cure,
+        "warning" if may else "error",
+        f"mem_fraction_static {share} {'may leave' if may else 'leaves'} {what}"
+        + (f": {_left(sized)}" if may and not held else ""),
+        f"{cure}: {found.reason}",
         "mem_fraction_static",
         amount=sized.worked.missing() or None,
     )
+
+
+def _left(sized: Sized) -> str:
+    """Return what the share leaves for the cache at either end, and what is needed of it."""
+    ends = [min(one.cache_bytes[at] for one in sized.worked.memory) for at in (0, 1)]
+    low, high = (format_bytes(max(0, end)) for end in ends)
+    needed = sized.plan.bytes_needed(sized.plan.max_model_len)
+    return f"{low} to {high}, and a sequence of the maximum needs {format_bytes(needed)}"
 
 
 def _two_limits(target: Target, sized: Sized) -> Iterator[Finding]:
@@ -300,14 +318,15 @@ def _two_limits(target: Target, sized: Sized) -> Iterator[Finding]:
     without = _changed(sized, {}, {"max_tokens": None})
     if without is None or not isinstance(tokens, int):
         return
-    room = without.middle.kv_cache_tokens
-    binds = "max_tokens" if tokens < room else "free_gpu_memory_fraction"
+    low, high = without.low.kv_cache_tokens, without.high.kv_cache_tokens
+    binds = "max_tokens" if tokens <= low else "free_gpu_memory_fraction"
+    wins = f", which is that of {binds}" if not low < tokens < high else ", and either may be"
     yield _finding(
         target,
         "two-limits",
         "warning",
-        f"max_tokens {format_count(tokens)} and free_gpu_memory_fraction {share} (about"
-        f" {format_count(room)} tokens): the smaller pool wins, which is that of {binds}",
+        f"max_tokens {format_count(tokens)} and free_gpu_memory_fraction {share}"
+        f" ({format_count(low)} to {format_count(high)} tokens): the smaller pool wins{wins}",
         "leave out the one that is not meant",
         "max_tokens",
         "free_gpu_memory_fraction",

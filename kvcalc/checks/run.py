@@ -21,11 +21,10 @@ from kvcalc.core.checks import (
     Assertion,
     Check,
     CheckLevel,
-    Found,
     Status,
     check,
+    holds,
     parse_assertion,
-    passes,
     skipped,
     summary,
 )
@@ -351,23 +350,22 @@ class _Checked:
         if self.target.no_card is not None and not _of_plan(assertion.metric):
             return skipped(name, assertion, *self.target.no_card, workload)
         try:
-            found = self.chosen(sized.figure(assertion.metric, load))
+            found = sized.figure(assertion.metric, load)
         except MissingFigureError as error:
             return skipped(name, assertion, error.message, error.hint, workload)
         except KvcalcError as error:
             return skipped(name, assertion, error.message, error.hint, workload)
         hint = detail = ""
         amount: float | None = None
-        if assertion.level != "off" and not passes(assertion, found.value):
+        figures = self.target.figures
+        if assertion.level != "off" and not holds(assertion, found, figures):
             hint = cure(self.target, sized, assertion, load)
             detail = _why(sized, assertion)
             amount = _amount(sized, assertion)
         return check(
-            name, assertion, found, workload=workload, hint=hint, detail=detail, amount=amount
-        )
-
-    def chosen(self, found: Found) -> Found:
-        return found._replace(value=found.at(self.target.figures))
+            name, assertion, found,
+            figures=figures, workload=workload, hint=hint, detail=detail, amount=amount,
+        )  # fmt: skip
 
 
 def _of_plan(metric: str) -> bool:
@@ -384,10 +382,15 @@ def _amount(sized: Sized, assertion: Assertion) -> int | None:
 
 
 def _why(sized: Sized, assertion: Assertion) -> str:
-    """Say why it does not fit."""
+    """Say why it does not fit, or not surely."""
     if assertion.metric not in ("fits", "may_fit", "missing_bytes") or assertion.limit is False:
         return ""
     worked = sized.worked
+    if worked.meets("high"):
+        return (
+            f"{format_bytes(worked.missing())} are missing on a GPU for {_longest(sized)} if"
+            " everything else takes its most, nothing if it takes its least"
+        )
     refusal = worked.refusal("high") or worked.refusal("low")
     if refusal is not None:
         return refusal.why
@@ -398,16 +401,20 @@ def _why(sized: Sized, assertion: Assertion) -> str:
         floor, units = stopped
         return floor.told(units)
     missing = worked.missing()
+    if not missing:
+        return f"no memory holds {_longest(sized)}"
+    needed = format_bytes(sized.plan.bytes_needed(sized.plan.max_model_len))
+    one = sized.asked.sequences == 1
+    return (
+        f"{format_bytes(missing)} are missing on a GPU for {_longest(sized)}, which"
+        f" {'needs' if one else 'need'} {needed}{'' if one else ' each'}"
+    )
+
+
+def _longest(sized: Sized) -> str:
     count = sized.asked.sequences
     what = "one sequence" if count == 1 else f"{format_count(count)} sequences"
-    longest = f"{what} of {format_count(sized.plan.max_model_len)} tokens"
-    if not missing:
-        return f"no memory holds {longest}"
-    needed = format_bytes(sized.plan.bytes_needed(sized.plan.max_model_len))
-    return (
-        f"{format_bytes(missing)} are missing on a GPU for {longest}, which"
-        f" {'needs' if count == 1 else 'need'} {needed}{'' if count == 1 else ' each'}"
-    )
+    return f"{what} of {format_count(sized.plan.max_model_len)} tokens"
 
 
 def _where(file: str, line: int) -> str:

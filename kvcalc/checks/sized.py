@@ -240,6 +240,11 @@ def _weights(sized: Sized) -> Found:
     return _between((low + high) // 2, low, high)
 
 
+def _missing(sized: Sized) -> Found:
+    missing = 0 if sized.fits else sized.worked.missing()
+    return _between(missing, 0 if sized.worked.meets("high") else missing, missing)
+
+
 _EXPECTED: Mapping[str, Callable[[Sized, Figures], Figure]] = {
     "max_concurrency": lambda _, f: f.max_concurrency,
     "max_sequences": lambda _, f: f.max_sequences,
@@ -253,12 +258,12 @@ _EXPECTED: Mapping[str, Callable[[Sized, Figures], Figure]] = {
 """Figures that depend on what is left for the cache."""
 
 _PLAIN: Mapping[str, Callable[[Sized], Found]] = {
-    "fits": lambda sized: Found(sized.fits),
+    "fits": lambda sized: _between(sized.fits, sized.fits, sized.worked.meets("high")),
     "may_fit": lambda sized: Found(sized.worked.meets("high")),
     "bytes_per_token": _bytes_per_token,
     "state_bytes": lambda sized: Found(sized.plan.fixed_bytes(Slots)),
     "needed_bytes": lambda sized: Found(sized.plan.bytes_needed(sized.plan.max_model_len)),
-    "missing_bytes": lambda sized: Found(0 if sized.fits else sized.worked.missing()),
+    "missing_bytes": _missing,
     "max_model_len": lambda sized: Found(sized.plan.max_model_len),
     "block_size": lambda sized: Found(_given(sized.plan.block_size, "block size")),
     "block_bytes": lambda sized: Found(_given(sized.plan.block_bytes, "block size")),

@@ -1,7 +1,8 @@
 """Assertions as data: a metric, an operator by the name's prefix, a limit, and a level.
 
 `min_X` passes where X >= limit, `max_X` where X <= limit, a bare `X` where X == limit: every bound
-is inclusive. A result says what was expected, what was found, and what would pass.
+is inclusive. A result says what was expected, what was found, and what would pass. An estimate
+whose two ends disagree about a limit neither passes nor fails: it is a warning with both ends.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = [
     "Status",
     "assertion_names",
     "check",
+    "holds",
     "parse_assertion",
     "skipped",
     "summary",
@@ -226,6 +228,7 @@ def check(
     assertion: Assertion,
     found: Found,
     *,
+    figures: str = "expected",
     workload: str | None = None,
     hint: str = "",
     detail: str = "",
@@ -237,24 +240,44 @@ def check(
         name: of the deployment.
         assertion: what must hold.
         found: the figure.
+        figures: `low` or `high` where that end decides; else both ends must agree.
         workload: whose requests it is about.
-        hint: what would pass, where it fails.
-        detail: why it fails.
+        hint: what would pass, where it does not surely pass.
+        detail: why it does not.
         amount: how far it fails, where the figure does not say it.
     """
+    held = holds(assertion, found, figures)
+    found = found._replace(value=found.at(figures))
     if assertion.limit is None or assertion.level == "off":
         return _result(name, assertion, workload, "off", "switched off", "", found)
-    passed = passes(assertion, found.value)
-    status: Status = "pass" if passed else _BY_LEVEL[assertion.level]
-    made = _result(name, assertion, workload, status, "", "" if passed else hint, found)
-    if not passed:
+    status: Status = "warn" if held is None else "pass" if held else _BY_LEVEL[assertion.level]
+    made = _result(name, assertion, workload, status, "", "" if held else hint, found)
+    if not held:
         made = msgspec.structs.replace(made, detail=detail, amount=amount)
     return msgspec.structs.replace(made, message=told(made))
 
 
-def passes(assertion: Assertion, value: Figure) -> bool:
-    """Return whether a figure is within an assertion's limit; the limit itself is."""
-    return assertion.limit is None or _PASSES[assertion.operator](value, assertion.limit)
+def holds(assertion: Assertion, found: Found, figures: str = "expected") -> bool | None:
+    """Return whether a figure is within an assertion's limit; None where its two ends disagree.
+
+    The limit itself is within it.
+
+    Args:
+        assertion: what must hold.
+        found: the figure.
+        figures: `low` or `high` where that end alone decides.
+    """
+    limit = assertion.limit
+    if limit is None:
+        return True
+    passes = _PASSES[assertion.operator]
+    if figures in ("low", "high") or found.low is None or found.high is None:
+        return passes(found.at(figures), limit)
+    within = {passes(end, limit) for end in (found.low, found.value, found.high)}
+    between = min(found.low, found.high) <= limit <= max(found.low, found.high)
+    if len(within) > 1 or (assertion.operator == "==" and between and found.low != found.high):
+        return None
+    return within.pop()
 
 
 def skipped(
@@ -308,13 +331,24 @@ def told(result: Check, units: UnitSystem = "binary") -> str:
     if _bare(actual) == _bare(limit) and result.actual != result.limit:
         actual, limit = f"{result.actual!r}", f"{result.limit!r}"
     if metric.kind == "bool":
-        said = f"{metric_name} is {actual}"
-    else:
-        said = f"{metric_name} {actual} {sign} {limit}"
+        said = f"{metric_name} is {'not certain' if _is_open(result) else actual}"
+        return f"{said}: {result.detail}" if result.detail else said
+    said = f"{metric_name} {actual} {sign} {limit}"
+    if _is_open(result):
+        said = f"{metric_name} {actual} {result.operator} {limit} is not certain"
     if result.low is not None and result.high is not None and result.low != result.high:
         low, high = (shown(metric.kind, v, units) for v in (result.low, result.high))
         said += f" ({low} to {high})"
     return f"{said}: {result.detail}" if result.detail else said
+
+
+def _is_open(result: Check) -> bool:
+    """Whether the ends of an estimate disagree about a limit, of a result that is no pass."""
+    if result.status == "pass" or result.limit is None or result.actual is None:
+        return False
+    _, operator, _ = _named(result.assertion)
+    given = Assertion(result.assertion, "", operator, result.limit, result.level)
+    return holds(given, Found(result.actual, result.low, result.high)) is None
 
 
 def _bare(text: str) -> str:

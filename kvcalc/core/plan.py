@@ -84,6 +84,9 @@ class Floor(Value, frozen=True, kw_only=True):
         setting: the setting that asks for so many.
         message: what is wrong where there are fewer; `{units}` stands for those there are.
         line: what the engine logs then, `{units}` as well.
+        lowers: the setting counts units, so that it may be lowered to those there are.
+        instead: a setting and a value that makes enough of them, where the setting decides and
+            not the memory.
     """
 
     code: str
@@ -92,6 +95,8 @@ class Floor(Value, frozen=True, kw_only=True):
     setting: str
     message: str
     line: str
+    lowers: bool = True
+    instead: tuple[str, int | float] | None = None
 
     def told(self, units: int) -> str:
         """Say that so many units are too few."""
@@ -379,6 +384,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
             None where the cache alone decides.
         max_running: the most sequences that it runs at once, where that bounds what is served and
             not what it logs (max_num_seqs of vLLM); None: see max_sequences.
+        loads_drafts: the model's own layers that propose tokens are loaded.
         reuse_tokens: a shared prefix is reused in multiples of so many tokens; None where none is.
         report: how units become the figures that the engine logs.
         weighs_groups: in those, a group's units count as much as they are wide beside the first's.
@@ -408,6 +414,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     max_model_len: Positive
     max_sequences: Positive | None = None
     max_running: Positive | None = None
+    loads_drafts: bool = False
     reuse_tokens: Positive | None = None
     report: Report = "exact"
     weighs_groups: bool = False

@@ -34,6 +34,8 @@ VOCABULARY_MULTIPLE = 64
 DEFAULT_VOCAB_PADDING_SIZE."""
 
 _ON_LAST_STAGE = ("lm_head", "norm", "draft")
+_BY_GROUP = ("attention", "kv", "latent", "recurrent")
+"""Parts of a layer that each group of DP attention keeps of its own."""
 
 
 class Ranks(NamedTuple):
@@ -45,6 +47,7 @@ class Ranks(NamedTuple):
         stage: which of them.
         ep: ranks that share the experts.
         sizes: layers of each stage, where they are not shared out as `stage_sizes` does.
+        groups: groups of ranks of a stage that each keep the attention of their own requests.
     """
 
     tp: int
@@ -52,6 +55,12 @@ class Ranks(NamedTuple):
     stage: int
     ep: int
     sizes: tuple[int, ...] | None = None
+    groups: int = 1
+
+    @property
+    def attention(self) -> int:
+        """Ranks that share the attention of a layer."""
+        return self.tp // self.groups
 
 
 def stored_by_stage(
@@ -61,6 +70,7 @@ def stored_by_stage(
     *,
     drafts: bool = True,
     sizes: tuple[int, ...] | None = None,
+    groups: int = 1,
 ) -> tuple[int, ...]:
     """Return the bytes that a rank of each pipeline stage keeps of a checkpoint's tensors.
 
@@ -75,6 +85,7 @@ def stored_by_stage(
         pp: stages.
         drafts: count draft layers.
         sizes: layers of each stage, where they are told.
+        groups: of the ranks of a stage, each with an attention of its own.
 
     Raises:
         UnsupportedError: more stages than layers, or parts without layers.
@@ -88,7 +99,7 @@ def stored_by_stage(
             continue
         last = part.layer is None and part.kind in _ON_LAST_STAGE
         stage = pp - 1 if last else 0 if part.layer is None else stage_of[part.layer]
-        held[stage] += part.on_rank(tp)
+        held[stage] += part.on_rank(tp // groups if part.kind in _BY_GROUP else tp)
         if pp > 1 and part.kind == "embedding" and part.rows and not has_head:
             held[-1] += part.on_rank(tp)
     return tuple(held)
@@ -145,15 +156,18 @@ def stage_parts(model: ModelSpec, ranks: Ranks) -> Parts:
 
 
 def evenly(parts: Parts, ranks: Ranks) -> dict[PartName, int]:
-    """Return the parts divided by the ranks of a stage alike."""
-    return {part: cdiv(high, ranks.tp) for part, (_, high) in parts.items()}
+    """Return the parts divided by the ranks of a stage (or of a group) alike."""
+    return {
+        part: cdiv(high, ranks.attention if part in _BY_GROUP else ranks.tp)
+        for part, (_, high) in parts.items()
+    }
 
 
 def on_rank(model: ModelSpec, parts: Parts, ranks: Ranks) -> Parts:
     """Return what one rank keeps of a stage's parts."""
     found: Parts = {}
-    tp, ep = ranks.tp, ranks.ep
-    least, most = _kv_divisors(model, tp)
+    tp, ep, group = ranks.tp, ranks.ep, ranks.attention
+    least, most = _kv_divisors(model, group)
     vocab = (model.size or ModelSize()).vocab_size or 1
     rows = round_up(vocab, VOCABULARY_MULTIPLE)
     for part, (low, high) in parts.items():
@@ -161,7 +175,10 @@ def on_rank(model: ModelSpec, parts: Parts, ranks: Ranks) -> Parts:
             case "router" | "norm" | "latent":
                 found[part] = low, high
             case "embedding" | "head":
-                found[part] = low // tp, ceil(Fraction(high * rows, vocab * tp))
+                # Groups of DP attention have the tables divided by all ranks, or by their own.
+                found[part] = low // tp, ceil(Fraction(high * rows, vocab * group))
+            case "attention" | "recurrent":
+                found[part] = low // group, cdiv(high, group)
             case "kv":
                 found[part] = low // most, cdiv(high, least)
             case "experts":

@@ -52,6 +52,7 @@ def weights_on_rank(
     total_bytes: int | None = None,
     drafts: bool = False,
     sizes: tuple[int, ...] | None = None,
+    groups: int = 1,
 ) -> Term:
     """Return what the weights of a model take on one GPU.
 
@@ -65,13 +66,14 @@ def weights_on_rank(
         total_bytes: what all weights take together, from the user; it replaces what is known.
         drafts: multi-token-prediction layers are loaded as well.
         sizes: layers of each stage, where they are told.
+        groups: of the tp ranks, each of which keeps the attention of its own requests.
 
     Raises:
         InvalidValueError: a number of ranks below 1, or a stage that is not there.
         UnknownNameError: a format that is not known.
         UnsupportedError: neither bytes nor the widths to count them from are known.
     """
-    ranks = _checked(tp, pp, stage, ep)._replace(sizes=sizes)
+    ranks = _checked(tp, pp, stage, ep)._replace(sizes=sizes, groups=groups)
     return _counted(_Same(model), ranks, quantization, total_bytes, drafts)
 
 
@@ -168,7 +170,9 @@ def _checked(tp: int, pp: int, stage: int, ep: int | None) -> Ranks:
 def _from_tensors(model: ModelSpec, size: ModelSize, ranks: Ranks, *, drafts: bool) -> Term:
     """Return the split of a checkpoint's own tensors, and what engines keep more of."""
     parts = size.parts
-    low = stored_by_stage(parts, ranks.tp, ranks.pp, drafts=drafts, sizes=ranks.sizes)[ranks.stage]
+    low = stored_by_stage(
+        parts, ranks.tp, ranks.pp, drafts=drafts, sizes=ranks.sizes, groups=ranks.groups
+    )[ranks.stage]
     high = low + padding_bytes(parts, ranks)
     if ranks.tp > 1:
         high += _copies(model, size, ranks)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 __all__ = ["TABLES", "Row", "by_code", "rows"]
 
 TABLES = {
+    "sglang": "kvcalc.engines.sglang",
+    "tensorrt-llm": "kvcalc.engines.tensorrt_llm",
     "vllm": "kvcalc.engines.vllm",
 }
 """Engine -> the package whose refusals.tsv is its table."""

@@ -113,8 +113,13 @@ def _sglang_speculation(said: Words) -> None:
         method = "draft_model" if drafted else "mtp"
     if method is not None and "speculative_algorithm" not in said.args:
         said.start("--speculative-algorithm", ALGORITHMS[str(method)])
-    if tokens is not None:
+    if isinstance(tokens, int):
         said.start("--speculative-num-steps", str(tokens))
+        if method != "ngram" and "speculative_eagle_topk" not in said.args:
+            # SGLang takes all three numbers or none.
+            said.start("--speculative-eagle-topk", "1")
+            if "speculative_num_draft_tokens" not in said.args:
+                said.start("--speculative-num-draft-tokens", str(tokens + 1))
     if draft is not None:
         said.start("--speculative-draft-model-path", draft)
     elif method in ("eagle", "eagle3", "draft_model"):

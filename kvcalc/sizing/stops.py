@@ -64,7 +64,9 @@ def _refused(worked: Worked, end: End) -> Iterator[tuple[str, str]]:
 
 
 def within_floor(question: Question, worked: Worked) -> Change | None:
-    """Return the setting of a floor lowered to the units that there surely are; None: no cure.
+    """Return the setting of a floor with which it is met; None for no such setting.
+
+    It is lowered to the units that there surely are, or set to what makes enough of them.
 
     A new plan has said that the goal is met with it.
     """
@@ -72,8 +74,11 @@ def within_floor(question: Question, worked: Worked) -> Change | None:
     if stopped is None:
         return None
     floor, units = stopped
-    given: dict[str, Any] = {floor.setting: units}
-    own = floor.setting in Deployment.__struct_fields__
-    name = f"{floor.setting} {format_count(units)}"
+    if not floor.lowers and floor.instead is None:
+        return None
+    setting, value = floor.instead or (floor.setting, units)
+    given: dict[str, Any] = {setting: value}
+    own = setting in Deployment.__struct_fields__
+    name = f"{setting} {format_count(value) if isinstance(value, int) else value}"
     change = Change(name, given) if own else Change(name, {}, given)
     return change if tried(question, change, "low") else None

@@ -36,7 +36,7 @@ def weights_of(
     """
     if deployment.engine == "llama.cpp":
         return _by_device(model, found, total_bytes, quantization)
-    tp, pp, replicas, _ = sizes_of(deployment)
+    tp, pp, replicas, groups = sizes_of(deployment)
     experts = tp * replicas if deployment.enable_expert_parallel else None
     sizes = stage_partition(
         deployment.engine_args.get(PARTITION) if pp > 1 else None, model.num_hidden_layers, pp
@@ -52,10 +52,12 @@ def weights_of(
             ep=experts,
             quantization=quantization,
             total_bytes=total_bytes,
-            drafts=deployment.speculative_method == "mtp",
+            drafts=found.loads_drafts or deployment.speculative_method == "mtp",
             sizes=sizes,
+            groups=groups,
         )
-        if isinstance(draft, ModelSpec) and stage == len(found.ranks) - 1:
+        draft_apart = isinstance(draft, ModelSpec) and not found.loads_drafts
+        if isinstance(draft, ModelSpec) and draft_apart and stage == len(found.ranks) - 1:
             # A draft model lies on the last stage, split as the model is.
             own = weights_on_rank(draft, tp=tp)
             term = _added(term, own.low_bytes, own.high_bytes, f" and the draft's, {own.source}")

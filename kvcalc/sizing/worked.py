@@ -75,13 +75,18 @@ class Worked(NamedTuple):
         return next(filter(None, (refused(one, gpu, sure) for one in self.cards)), None)
 
     def stopped(self, end: End) -> tuple[Floor, int] | None:
-        """Return the floor that alone is in the way at an end, and the units that there are."""
+        """Return the floor that alone is in the way at an end, and the units that there are.
+
+        Where a maximum is shortened to what fits, what does not fit is not in the way.
+        """
         floors, budgets = self.plan.floors, self.budgets(end)
         if not floors or (isinstance(budgets, tuple) and min(b or 1 for b in budgets) < 1):
             return None
         least = least_of(budgets)
         bare = self._replace(plan=msgspec.structs.replace(self.plan, floors=()))
-        if (least is not None and least < 1) or not bare.meets(end):
+        if (least is not None and least < 1) or not bare.runs(end):
+            return None
+        if self.plan.start != "shortens" and not bare.meets(end):
             return None
         return short_of(self.plan, budgets)
 

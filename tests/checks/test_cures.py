@@ -43,7 +43,7 @@ def applied(command: str, cure: str) -> str:
 
 
 def cures_of(failed: Check) -> list[str]:
-    assert failed.status == "fail", failed
+    assert failed.status in ("fail", "warn"), failed
     return [each.removesuffix(" passes") for each in failed.hint.split("; ")]
 
 

@@ -163,12 +163,61 @@ def test_levels_decide_the_status() -> None:
         assert check("x", assertion, Found(17.0)).status == status
 
 
+@pytest.mark.parametrize(
+    ("name", "limit", "found", "status"),
+    [
+        ("min_max_concurrency", 16, Found(17.25, 15.0, 19.5), "warn"),
+        ("min_max_concurrency", 18, Found(17.25, 15.0, 19.5), "warn"),
+        ("min_max_concurrency", 15, Found(17.25, 15.0, 19.5), "pass"),
+        ("min_max_concurrency", 19.6, Found(17.25, 15.0, 19.5), "fail"),
+        ("max_host_bytes", 16, Found(17, 15, 17), "warn"),
+        ("max_host_bytes", 17, Found(17, 15, 17), "pass"),
+        ("max_host_bytes", 14, Found(17, 15, 17), "fail"),
+        ("num_blocks", 16, Found(16, 15, 17), "warn"),
+        ("num_blocks", 18, Found(16, 15, 17), "fail"),
+        ("fits", True, Found(value=False, low=False, high=True), "warn"),
+        ("fits", False, Found(value=False, low=False, high=True), "warn"),
+    ],
+)
+def test_an_estimate_whose_ends_disagree_is_a_warning(
+    name: str, limit: Figure, found: Found, status: str
+) -> None:
+    """Certain no fails, certain yes passes, and what lies between says so with both ends."""
+    result = check("x", parse_assertion(name, limit), found, hint="a cure", detail="why")
+
+    assert result.status == status
+    assert ("not certain" in result.message) == (status == "warn")
+    assert (result.hint == "") == (status == "pass")
+    assert (result.low, result.high) == (found.low, found.high)
+
+
+@pytest.mark.parametrize(
+    ("figures", "limit", "status", "actual"),
+    [
+        ("low", 15.5, "fail", 15.0),
+        ("low", 15.0, "pass", 15.0),
+        ("high", 19.5, "pass", 19.5),
+        ("high", 19.6, "fail", 19.5),
+    ],
+)
+def test_an_end_that_is_named_decides_alone(
+    figures: str, limit: float, status: str, actual: float
+) -> None:
+    """`figures: low` asks for certainty, `figures: high` for what may be."""
+    assertion = parse_assertion("min_max_concurrency", limit)
+    result = check("x", assertion, Found(17.25, 15.0, 19.5), figures=figures)
+
+    assert (result.status, result.actual) == (status, actual)
+
+
 def test_said() -> None:
     """A result says what was found, on which side of which limit, and within which bounds."""
     failed = check("x", parse_assertion("min_max_concurrency", 32), Found(17.25, 15.0, 19.5))
+    unsure = check("x", parse_assertion("min_max_concurrency", 16), Found(17.25, 15.0, 19.5))
     passed = check("x", parse_assertion("max_kv_cache_bytes", "40GiB"), Found(20 * 2**30))
 
     assert failed.message == told(failed) == "max_concurrency 17.25 < 32 (15.00 to 19.50)"
+    assert unsure.message == "max_concurrency 17.25 >= 16 is not certain (15.00 to 19.50)"
     assert passed.message == "kv_cache_bytes 20 GiB <= 40 GiB"
     assert told(passed, "decimal") == "kv_cache_bytes 21.47 GB <= 42.95 GB"
 

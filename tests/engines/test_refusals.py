@@ -24,11 +24,23 @@ examples = pytest.mark.parametrize(
     ids=[f"{engine}-{row.code}-{row.since}" for engine, row in ROWS if row.example],
 )
 
-NOT_CHECKED = {"vllm": {"kernel-width-over-ranks", "swap-over-host", "memory-freed-meanwhile"}}
+NOT_CHECKED = {
+    "sglang": {"host-cache-too-large"},
+    "tensorrt-llm": {"experts-over-ranks", "length-over-cache", "chunk-not-whole-pages"},
+    "vllm": {"kernel-width-over-ranks", "swap-over-host", "memory-freed-meanwhile"},
+}
 """Engine -> what hangs on nothing that a command says."""
-AS_FITS = {"vllm": {"share-not-free", "no-memory-for-blocks", "length-over-cache"}}
+AS_FITS = {
+    "sglang": {"no-memory-for-blocks"},
+    "tensorrt-llm": {"component-without-memory"},
+    "vllm": {"share-not-free", "no-memory-for-blocks", "length-over-cache"},
+}
 """Engine -> what `check` tells as memory that does not suffice."""
-WORDLESS = {"vllm": {"threshold-below-block"}}
+WORDLESS = {
+    "sglang": {"width-over-ranks", "quantised-width-over-ranks", "too-few-gpus"},
+    "tensorrt-llm": {"heads-over-ranks", "block-not-taken", "cache-dtype-refused"},
+    "vllm": {"threshold-below-block"},
+}
 """Engine -> assertions that log no line of their own."""
 
 

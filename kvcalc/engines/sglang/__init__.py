@@ -12,6 +12,7 @@ from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.engines.sglang.assemble import ranks_of, stage_sizes, stages_of
+from kvcalc.engines.sglang.checks import check_start, floors_of
 from kvcalc.engines.sglang.compressed import check_compressed, compressed_ranks
 from kvcalc.engines.sglang.families import is_compressed
 from kvcalc.engines.sglang.layers import check_host, check_served, check_settings
@@ -38,6 +39,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     notes: list[str] = []
     check_served(model)
     model, settings = resolve(model, deployment, notes)
+    check_start(settings)
     check_host(model, settings)
     if is_compressed(model):
         return _compressed(model, settings, notes)
@@ -101,10 +103,12 @@ def _plan(
         split="tokens",
         max_model_len=settings.context,
         max_sequences=settings.max_requests,
+        loads_drafts=settings.speculation is not None and settings.speculation.own,
         reuse_tokens=reuse_tokens,
         report="even_groups" if paged else "exact",
         start="shortens",
         start_spares_tokens=1,
+        floors=floors_of(ranks, settings),
         notes=tuple(notes),
         unsupported=unsupported,
         convention=CONVENTION,

@@ -143,7 +143,10 @@ def _named(arguments: Arguments, setting: str, asked: Asked, ours: str | None = 
         raise UnknownNameError(f"SGLang {asked.release} attention backend", name, known)
     if name in _OTHER_PLATFORMS:
         raise UnsupportedError(
-            f"SGLang's attention backend {name} does not run on CUDA cards", hint="leave it out"
+            f"SGLang's attention backend {name} does not run on CUDA cards",
+            hint="leave it out",
+            code="no-attention-backend",
+            setting="attention_backend",
         )
     return _ALIASES.get(name, name)
 
@@ -169,18 +172,24 @@ def _check(model: ModelSpec, card: Card, found: Backends, word: str) -> None:
             raise UnsupportedError(
                 f"SGLang's attention backend {name} does not run {model.name} on {card.name}",
                 hint="choose another, or leave it out",
+                code="no-attention-backend",
+                setting="attention_backend",
             )
         if name in (_ROWS_ALONE if latent else _LATENT_ALONE):
             kind = "models without MLA" if latent else "MLA models"
             raise UnsupportedError(
                 f"SGLang's attention backend {name} serves {kind} alone",
                 hint="choose another, or leave it out",
+                code="no-attention-backend",
+                setting="attention_backend",
             )
     for name in ("trtllm_mla", "cutedsl_mla"):
         if found.uses(name, prefill=False) and word not in _LATENT_DTYPES:
             raise UnsupportedError(
                 f"SGLang's attention backend {name} reads no {word} cache",
                 hint="choose --kv-cache-dtype fp8_e4m3 or auto",
+                code="no-attention-backend",
+                setting="attention_backend",
             )
 
 

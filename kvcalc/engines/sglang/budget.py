@@ -16,6 +16,7 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.core.visible import DRIVER_CONTEXT, left_free, named_card
 from kvcalc.core.widths import is_multimodal
 from kvcalc.engines.sglang.beside import at_start
+from kvcalc.engines.sglang.drafts import loaded
 from kvcalc.engines.sglang.memory import default_fraction
 from kvcalc.engines.sglang.reserve import reserve_of, reserved
 from kvcalc.engines.sglang.settings import Settings, resolve
@@ -101,17 +102,18 @@ def budgets(
         "the driver's context, NCCL: starts in public logs (tests/engines/sglang/starts.tsv)",
     )
     found = []
-    for weight in weights:
-        cache = share[1] - weight.low_bytes - summed(tuple(inside), "high")
-        needed = at_start(model, settings, plan, cache)
+    for stage, weight in enumerate(weights, 1):
+        held = loaded(weight, model, deployment, settings, last=stage == len(weights))
+        cache = share[1] - summed((*held.inside, *inside), "high")
+        needed = max(0, at_start(model, settings, plan, cache) - held.freed)
         after = _after(model, settings, (taken_low, taken_high), high, needed)
         found.append(
             MemoryBudget(
                 total_bytes=gpu.memory_bytes,
                 share_bytes=share,
                 share_source=why,
-                terms=(weight, *inside),
-                outside=(context, after),
+                terms=(*held.inside, *inside),
+                outside=(context, *held.beside, after),
                 seen_bytes=(seen.low_bytes, seen.high_bytes),
             )
         )

@@ -72,6 +72,8 @@ def check_compressed(model: ModelSpec, settings: Settings) -> None:
         raise UnsupportedError(
             f"SGLang proposes tokens for {model.name} by EAGLE with one branch alone",
             hint="use the model's own layers that propose (mtp)",
+            code="speculation-settings",
+            setting="speculative_algorithm",
         )
     if any(not isinstance(c, SlidingMla) for run in spec.layers for c in run.caches):
         raise NotModelledError(
@@ -83,6 +85,8 @@ def check_compressed(model: ModelSpec, settings: Settings) -> None:
             f"{spec.tokens} tokens verified at once: SGLang keeps {_MOST_PROPOSED} of {model.name}"
             " at most",
             hint=f"propose at most {_MOST_PROPOSED - 1}",
+            code="speculation-settings",
+            setting="speculative_algorithm",
         )
 
 

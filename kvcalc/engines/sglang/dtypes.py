@@ -125,12 +125,16 @@ def _four_bits(word: str, wanted: Release) -> str:
             raise UnsupportedError(
                 f"SGLang {wanted} has no KV cache dtype fp4_e2m1",
                 hint="it is called fp4_mx_block16 now; nvfp4 is another",
+                code="cache-dtype-refused",
+                setting="kv_cache_dtype",
             )
         return "fp4_mx_block16"
     if word in (*_FP4, "mxfp8") and not wanted.many_four_bits:
         raise UnsupportedError(
             f"SGLang {wanted} has no KV cache dtype {word}",
             hint="its only one of four bits is fp4_e2m1",
+            code="cache-dtype-refused",
+            setting="kv_cache_dtype",
         )
     return word
 
@@ -169,30 +173,44 @@ def _check(model: ModelSpec, word: str, card: Card) -> None:
         raise UnsupportedError(
             f"SGLang keeps no {word} cache of compressed attention",
             hint="choose --kv-cache-dtype auto or fp8_e4m3",
+            code="cache-dtype-refused",
+            setting="kv_cache_dtype",
         )
     if _sparse(model) and word not in ("bfloat16", "fp8_e4m3"):
         raise UnsupportedError(
             f"SGLang keeps no {word} cache for sparse attention",
             hint="choose --kv-cache-dtype bfloat16 or fp8_e4m3",
+            code="cache-dtype-refused",
+            setting="kv_cache_dtype",
         )
     if word == "nvfp4" and not card.blackwell:
         raise UnsupportedError(
-            f"SGLang reads no nvfp4 cache on {card.name}", hint="fp4_mx_block16 is read everywhere"
+            f"SGLang reads no nvfp4 cache on {card.name}",
+            hint="fp4_mx_block16 is read everywhere",
+            code="cache-dtype-refused",
+            setting="kv_cache_dtype",
         )
     if is_minimax_sparse(model) and word in ("mxfp8", *_FP4):
         raise UnsupportedError(
             f"SGLang keeps no {word} cache of MiniMax's sparse attention",
             hint="choose --kv-cache-dtype fp8_e4m3",
+            code="cache-dtype-refused",
+            setting="kv_cache_dtype",
         )
     if word == "mxfp8":
         if is_latent(model):
             raise UnsupportedError(
-                "SGLang keeps no mxfp8 cache for MLA", hint="choose --kv-cache-dtype fp8_e4m3"
+                "SGLang keeps no mxfp8 cache for MLA",
+                hint="choose --kv-cache-dtype fp8_e4m3",
+                code="cache-dtype-refused",
+                setting="kv_cache_dtype",
             )
         if not card.blackwell:
             raise UnsupportedError(
                 f"SGLang reads an mxfp8 cache on Blackwell alone, not on {card.name}",
                 hint="choose --kv-cache-dtype fp8_e4m3",
+                code="cache-dtype-refused",
+                setting="kv_cache_dtype",
             )
 
 
@@ -225,7 +243,10 @@ def layout_of(
     if is_compressed(model):
         if compressed == "trtllm" and not card.sm100:
             raise UnsupportedError(
-                f"dsv4_attn_backend trtllm does not run on {card.name}", hint="leave it out"
+                f"dsv4_attn_backend trtllm does not run on {card.name}",
+                hint="leave it out",
+                code="no-attention-backend",
+                setting="attention_backend",
             )
         rows = "fp8_e4m3" if compressed == "trtllm" else "fp8_ds_mla"
         return Layout(kv_dtype(rows, model.dtype))

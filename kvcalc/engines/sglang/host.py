@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvcalc.core.errors import NotModelledError, WithoutEffectError
+from kvcalc.core.errors import NotModelledError, UnsupportedError, WithoutEffectError
 from kvcalc.engines.sglang.arguments import Arguments
+from kvcalc.engines.sglang.version import Release
 
 __all__ = ["Host", "host_of", "host_tokens"]
 
@@ -31,11 +32,13 @@ class Host(NamedTuple):
     fits: bool
 
 
-def host_of(arguments: Arguments, *, role: str | None) -> Host | None:
+def host_of(arguments: Arguments, at: Release, *, role: str | None, radix: bool) -> Host | None:
     """Return what is kept on the host; None where nothing is.
 
     Raises:
-        UnsupportedError: sizes without the cache, or a decoding server, which has rules of its own.
+        WithoutEffectError: sizes without the cache.
+        NotModelledError: a decoding server, which has rules of its own.
+        UnsupportedError: a cache that SGLang does not start with.
     """
     ratio, size = arguments.number("hicache_ratio"), arguments.integer("hicache_size")
     mode = arguments.word("hicache_host_memory_mode")
@@ -52,6 +55,22 @@ def host_of(arguments: Arguments, *, role: str | None) -> Host | None:
         raise NotModelledError(
             "host memory of a decoding server is not modelled for SGLang",
             hint="leave enable_hierarchical_cache out",
+        )
+    if not radix:
+        raise UnsupportedError(
+            "SGLang keeps no prefixes on the host (enable_hierarchical_cache) where it keeps none"
+            " at all (disable_radix_cache)",
+            hint="leave one of them out",
+            code="contradiction",
+            setting="enable_hierarchical_cache",
+        )
+    if ratio is not None and size is None and ratio < 1 and at.wants_larger_host:
+        raise UnsupportedError(
+            f"SGLang {at} wants a larger cache on the host than on the GPU: hicache_ratio"
+            f" {ratio:g}",
+            hint="set hicache_ratio 1 or more",
+            code="host-cache-too-small",
+            setting="hicache_ratio",
         )
     default = _BUFFER_RATIO if mode == "buffer_only" else _RATIO
     return Host(ratio or default, size, fits=ratio is None and size is None)

@@ -188,6 +188,8 @@ def check_settings(model: ModelSpec, settings: Settings) -> None:
         raise UnsupportedError(
             f"SGLang keeps no {settings.word} cache beside states or windows of their own",
             hint="choose --kv-cache-dtype fp8_e4m3",
+            code="cache-dtype-refused",
+            setting="kv_cache_dtype",
         )
 
 

@@ -81,7 +81,6 @@ def compressed_not_modelled(settings: Settings) -> tuple[str, ...]:
     host = ("the host's pools (HiCache)",) if settings.host is not None else ()
     return (
         *host,
-        *_group_weights(settings),
         "the table from tokens to window tokens: 8 B a token, beside the budget",
         (
             f"window tokens out of reach are given back every {settings.eviction_interval} steps,"
@@ -251,14 +250,6 @@ def _rest_of_a_cap(stages: list[Stage], settings: Settings) -> Iterator[str]:
         )
 
 
-def _group_weights(settings: Settings) -> Iterator[str]:
-    if settings.attn_dp > 1:
-        yield (
-            "weights of attention, of which each group of DP attention has its own: a card's budget"
-            f" counts them as split over all {settings.tp} ranks"
-        )
-
-
 def not_modelled(stages: list[Stage], settings: Settings) -> tuple[str, ...]:
     """Return what the plan leaves out, with its size where that is known."""
     told = []
@@ -275,7 +266,6 @@ def not_modelled(stages: list[Stage], settings: Settings) -> tuple[str, ...]:
         told.append("the host's pools of windows and states")
         told.append("a windows' pool of a window and a page or less, with which it does not start")
     told.extend(_rest_of_a_cap(stages, settings))
-    told.extend(_group_weights(settings))
     if stages[0].kept.states is not None and settings.radix:
         told.append("at which tokens a prefix with states can be taken up")
     if settings.release != NEWEST:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.units import format_count, format_number_of
+from kvcalc.core.units import format_count, format_number_of, round_up
 from kvcalc.engines.sglang.arguments import Arguments
 
-__all__ = ["Parallel", "check_heads", "parallel_of"]
+__all__ = ["Parallel", "check_heads", "check_widths", "parallel_of"]
 
 
 class Parallel(NamedTuple):
@@ -47,7 +47,8 @@ def parallel_of(deployment: Deployment, arguments: Arguments, notes: list[str]) 
         notes: a line is added for groups of DP attention.
 
     Raises:
-        InvalidValueError: sizes that contradict each other or do not divide.
+        InvalidValueError: sizes that contradict each other.
+        UnsupportedError: groups that the ranks do not divide into.
     """
     own = {
         "tp_size": deployment.tensor_parallel_size,
@@ -60,9 +61,11 @@ def parallel_of(deployment: Deployment, arguments: Arguments, notes: list[str]) 
     )
     groups = _groups(deployment, arguments, notes)
     if tp % groups:
-        raise InvalidValueError(
+        raise UnsupportedError(
             f"{groups} groups of DP attention: dp_size does not divide tp_size {tp}",
             hint="DP attention shares the tensor-parallel ranks",
+            code="groups-over-ranks",
+            setting="dp_size",
         )
     attn_tp = tp // groups
     if attn_tp % dcp:
@@ -113,6 +116,8 @@ def check_heads(model: ModelSpec, parallel: Parallel) -> None:
         raise UnsupportedError(
             f"SGLang cannot split {format_count(heads)} attention heads over {ranks} ranks",
             hint="choose a tensor parallel size that divides them",
+            code="heads-over-ranks",
+            setting="tensor_parallel_size",
         )
     shards = ranks // parallel.dcp
     for _, cache in model.caches():
@@ -121,4 +126,56 @@ def check_heads(model: ModelSpec, parallel: Parallel) -> None:
             raise UnsupportedError(
                 f"SGLang cannot split {count} KV heads over {shards} ranks",
                 hint="choose a tensor parallel size that divides them, or that they divide",
+                code="heads-over-ranks",
+                setting="tensor_parallel_size",
             )
+
+
+def check_widths(model: ModelSpec, parallel: Parallel, *, experts_whole: bool) -> None:
+    """Refuse widths that ranks cannot share evenly.
+
+    layers/linear.py, layers/vocab_parallel_embedding.py, layers/moe/fused_moe_triton/layer.py;
+    of weights in fp8 the blocks that share a scale: layers/quantization/fp8.py.
+
+    Args:
+        model: as SGLang runs it.
+        parallel: how many ranks there are.
+        experts_whole: experts are spread over ranks and not split.
+
+    Raises:
+        UnsupportedError: a vocabulary, the columns of an MLP or of an expert.
+    """
+    size, tp = model.size, parallel.tp
+    if size is None:
+        return
+    dense = size.num_experts is None or bool(size.num_dense_layers)
+    vocabulary = None if size.vocab_size is None else round_up(size.vocab_size, _VOCABULARY)
+    widths = (
+        ("padded rows of the vocabulary", vocabulary if parallel.attn_dp == 1 else None),
+        ("columns of an MLP", size.intermediate_size if dense and not size.layer_inner else None),
+        ("columns of an expert", None if experts_whole else size.moe_intermediate_size),
+    )
+    for what, width in widths:
+        if width is not None and width % tp:
+            raise UnsupportedError(
+                f"SGLang cannot split {format_count(width)} {what} over {tp} ranks",
+                hint="choose a tensor parallel size that divides them",
+                code="width-over-ranks",
+                setting="tensor_parallel_size",
+            )
+    block = size.weight_block if size.weights_dtype == "fp8" else None
+    for what, width in widths[1:]:
+        if block is None or width is None or (size.expert_dtype and what.endswith("expert")):
+            continue
+        if width // tp % block:
+            raise UnsupportedError(
+                f"{format_count(width // tp)} {what} on each of {tp} ranks are no whole number of"
+                f" the {block} that share a scale of the weights in fp8",
+                hint="choose a smaller tensor parallel size, or expert parallelism (ep_size)",
+                code="quantised-width-over-ranks",
+                setting="tensor_parallel_size",
+            )
+
+
+_VOCABULARY = 64
+"""Rows that a vocabulary's table is padded to: layers/vocab_parallel_embedding.py."""

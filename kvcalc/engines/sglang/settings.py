@@ -34,7 +34,7 @@ from kvcalc.engines.sglang.families import (
 )
 from kvcalc.engines.sglang.host import Host, host_of
 from kvcalc.engines.sglang.memory import default_chunk
-from kvcalc.engines.sglang.parallel import check_heads, parallel_of
+from kvcalc.engines.sglang.parallel import Parallel, check_heads, check_widths, parallel_of
 from kvcalc.engines.sglang.speculation import DEFAULT_REQUESTS, Speculation, speculation_of
 from kvcalc.engines.sglang.version import Release, release
 
@@ -167,9 +167,10 @@ def resolve(
         "kv_cache_dtype", _given(deployment.kv_cache_dtype), called="kv_cache_dtype"
     )
     word = kv_word(model, cached or "auto", card, wanted, notes)
-    speculation = speculation_of(model, deployment, arguments)
+    speculation = speculation_of(model, deployment, arguments, notes)
     parallel = parallel_of(deployment, arguments, notes)
     check_heads(model, parallel)
+    check_widths(model, parallel, experts_whole=bool(deployment.enable_expert_parallel))
     caching = deployment.enable_prefix_caching
     radix = not arguments.flag(
         "disable_radix_cache",
@@ -185,7 +186,16 @@ def resolve(
     _say_counterparts(deployment, notes, overlap=overlap)
     page = arguments.integer("page_size", deployment.block_size, called="block_size")
     strategy = arguments.word("mamba_radix_cache_strategy") or "auto"
-    tracked, overlap = _tracking(model, strategy, radix=radix, overlap=overlap, page=page)
+    tracked, overlap = _tracking(
+        model,
+        strategy,
+        wanted,
+        radix=radix,
+        overlap=overlap,
+        page=page,
+        proposes=speculation is not None,
+    )
+    overlap = overlap and _overlaps(wanted, parallel, speculation)
     topk = speculation.topk if speculation else 1
     backends = backends_of(
         model,
@@ -205,6 +215,8 @@ def resolve(
         raise UnsupportedError(
             f"SGLang keeps prefixes of {model.name} with pages of one token alone, not {page}",
             hint="disable_radix_cache, or choose another attention backend",
+            code="state-tracking",
+            setting="mamba_radix_cache_strategy",
         )
     context = arguments.integer("context_length", deployment.max_model_len, called="max_model_len")
     if context is None:
@@ -219,12 +231,21 @@ def resolve(
         else f"{line}: SGLang refuses that unless {_LONGER}=1 is set"
         for line in beyond(model, context, stretched=False)
     )
+    _check_draft_length(deployment.draft_model, context, allowed=bool(allowed))
     requests = arguments.integer(
         "max_running_requests", deployment.max_num_seqs, called="max_num_seqs"
     )
     compressed = is_compressed(model)
     if requests is None and (speculation is not None or compressed):
         requests = _COMPRESSED_REQUESTS if compressed else DEFAULT_REQUESTS
+    if requests is not None and requests < parallel.attn_dp:
+        raise UnsupportedError(
+            f"SGLang shares max_running_requests {requests} over {parallel.attn_dp} groups of DP"
+            " attention: none is left for each",
+            hint=f"set max_running_requests {parallel.attn_dp} at least",
+            code="no-room-for-requests",
+            setting="max_running_requests",
+        )
     chunk = arguments.integer(
         "chunked_prefill_size",
         deployment.max_num_batched_tokens,
@@ -261,7 +282,7 @@ def resolve(
         backends=backends,
         page=page,
         context=context,
-        max_requests=None if requests is None else max(1, requests // parallel.attn_dp),
+        max_requests=None if requests is None else requests // parallel.attn_dp,
         max_tokens=arguments.integer("max_total_tokens"),
         chunk=default_chunk(card) if chunk is None else chunk,
         radix=radix,
@@ -295,7 +316,7 @@ def resolve(
         ),
         speculation=speculation,
         fp4_indexer=arguments.flag("enable_deepseek_v4_fp4_indexer"),
-        host=host_of(arguments, role=arguments.word("disaggregation_mode")),
+        host=host_of(arguments, wanted, role=arguments.word("disaggregation_mode"), radix=radix),
         index_dtype=index_dtype(model, word, card, backends.decode),
         waiting_dtype=arguments.word("SGLANG_DSV4_COMPRESS_STATE_DTYPE") or "float32",
     )
@@ -323,29 +344,93 @@ def _given(word: str | None) -> str | None:
     return None if word == "auto" else word
 
 
+def _check_draft_length(draft: object, context: int, *, allowed: bool) -> None:
+    """Refuse a draft model that was made for less than the target's context.
+
+    configs/model_config.py, _derive_context_length: the draft is given the target's.
+    """
+    longest = draft.max_position_embeddings if isinstance(draft, ModelSpec) else None
+    if longest is None or allowed or context <= longest:
+        return
+    raise UnsupportedError(
+        f"the draft was made for {format_count(longest)} tokens, and is given the"
+        f" {format_count(context)} of the target",
+        hint=f"set {_LONGER}=1, or context_length {longest}",
+        code="length-over-model",
+        setting="context_length",
+    )
+
+
 def _or(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
 def _tracking(
-    model: ModelSpec, strategy: str, *, radix: bool, overlap: bool, page: int | None
+    model: ModelSpec,
+    strategy: str,
+    release: Release,
+    *,
+    radix: bool,
+    overlap: bool,
+    page: int | None,
+    proposes: bool,
 ) -> tuple[str, bool]:
     """Return how states are tracked, and whether batches still overlap.
 
-    arg_groups/overrides.py, _mamba_radix_cache_resolution.
+    arg_groups/overrides.py, _mamba_radix_cache_resolution, and mamba_hook.py,
+    validate_mamba_no_buffer; server_args.py, _handle_mamba_radix_cache before 0.5.14.
 
     Raises:
-        UnsupportedError: extra slots for a model that has none.
+        UnsupportedError: extra slots for a model that has none; none, where batches overlap or
+            tokens are proposed.
     """
-    if not keeps_states(model) or not radix:
+    if not keeps_states(model):
         return ("no_buffer" if strategy == "auto" else strategy), overlap
     able = model.architecture in EXTRA_BUFFER
+    asked = strategy
     if strategy == "auto":
-        wanted = overlap or (page is not None and page > 1)
-        strategy = "extra_buffer" if wanted and able else "no_buffer"
-    elif strategy != "no_buffer" and not able:
-        raise UnsupportedError(
-            f"SGLang tracks no states of {model.architecture or model.name} in extra slots",
-            hint="use mamba_radix_cache_strategy no_buffer",
+        wanted = release.chooses_tracking and (overlap or (page is not None and page > 1))
+        strategy = "extra_buffer" if wanted and able and radix else "no_buffer"
+    if not radix:
+        if strategy != "no_buffer" and not release.chooses_tracking:
+            raise _tracked(
+                f"states in extra slots ({strategy}) without a prefix cache", "no_buffer"
+            )
+        return strategy, overlap
+    if strategy != "no_buffer":
+        if not able:
+            raise _tracked(
+                f"states of {model.architecture or model.name} in extra slots", "no_buffer"
+            )
+        return strategy, overlap
+    if proposes and not release.chooses_tracking:
+        raise _tracked(
+            f"speculation beside a prefix cache of {model.name} whose states are tracked by"
+            " no_buffer",
+            "extra_buffer (SGLANG_ENABLE_SPEC_V2=1)" if able else "",
         )
-    return strategy, overlap and strategy != "no_buffer"
+    if asked == "no_buffer" and overlap and release.chooses_tracking:
+        raise _tracked("no_buffer where batches overlap", "auto, or disable_overlap_schedule")
+    return strategy, False
+
+
+def _tracked(what: str, instead: str) -> UnsupportedError:
+    use = f"mamba_radix_cache_strategy {instead}" if instead else "disable_radix_cache"
+    return UnsupportedError(
+        f"SGLang does not start with {what}",
+        hint=f"use {use}",
+        code="state-tracking",
+        setting="mamba_radix_cache_strategy",
+    )
+
+
+def _overlaps(release: Release, parallel: Parallel, speculation: Speculation | None) -> bool:
+    """Whether batches may overlap: not over pipeline stages, nor older releases' drafts.
+
+    overrides.py, _pipeline_parallel_overlap_disable; speculative_hook.py, _handle_eagle_family.
+    """
+    if parallel.pp > 1:
+        return False
+    if speculation is None or speculation.algorithm == "NGRAM":
+        return True
+    return release.overlaps_drafts and (speculation.topk == 1 or release.overlaps_trees)

@@ -27,6 +27,11 @@ DEFAULT_REQUESTS = 48
 
 _NGRAM_TOKENS = 12
 _DFLASH_TOKENS = 16
+_CHOSEN = {"LlamaForCausalLM": (5, 4, 8), "Grok1ForCausalLM": (5, 4, 8)}
+_CHOSEN_ELSE = (3, 1, 4)
+"""Steps, branches and tokens where none is given (speculative_hook.py,
+_auto_choose_speculative_params; server_args.py before 0.5.13)."""
+_NUMBERS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 ALGORITHMS = {
     "mtp": "EAGLE",
     "nextn": "EAGLE",
@@ -45,6 +50,7 @@ class Speculation(NamedTuple):
         algorithm: SGLang's name for it.
         steps, topk, tokens: steps of the draft, branches, and tokens verified at once.
         layers: the layers that propose.
+        own: they are the model's own, and no other model's.
     """
 
     algorithm: str
@@ -52,6 +58,7 @@ class Speculation(NamedTuple):
     topk: int
     tokens: int
     layers: tuple[LayerRun, ...] = ()
+    own: bool = False
 
     @property
     def num_layers(self) -> int:
@@ -75,16 +82,22 @@ class Speculation(NamedTuple):
 
 
 def speculation_of(
-    model: ModelSpec, deployment: Deployment, arguments: Arguments
+    model: ModelSpec, deployment: Deployment, arguments: Arguments, notes: list[str]
 ) -> Speculation | None:
     """Return what a deployment proposes ahead; None where it proposes nothing.
 
     vLLM's num_speculative_tokens are SGLang's speculative_num_steps: with one branch, one token
     more is verified at once.
 
+    Args:
+        model: as SGLang runs it.
+        deployment: as asked for.
+        arguments: SGLang's own settings.
+        notes: a line is added for numbers that SGLang chooses.
+
     Raises:
-        InvalidValueError: no number of steps, or a draft model that is a mere name.
-        UnsupportedError: a method without the layers that it needs, or that is not modelled.
+        InvalidValueError: a draft model that is a mere name.
+        UnsupportedError: numbers that SGLang refuses, or a method without the layers that it needs.
     """
     method = deployment.speculative_method
     asked = arguments.word("speculative_algorithm")
@@ -100,31 +113,66 @@ def speculation_of(
         _refuse_halves(arguments)
         return None
     algorithm = "EAGLE" if algorithm == "NEXTN" else algorithm
-    steps = arguments.integer(
-        "speculative_num_steps",
-        deployment.num_speculative_tokens,
-        called="num_speculative_tokens",
-    )
-    tokens = arguments.integer("speculative_num_draft_tokens")
     if algorithm == "NGRAM":
-        tokens = tokens or _NGRAM_TOKENS
+        tokens = arguments.integer("speculative_num_draft_tokens") or _NGRAM_TOKENS
+        steps = arguments.integer(
+            "speculative_num_steps",
+            deployment.num_speculative_tokens,
+            called="num_speculative_tokens",
+        )
         return Speculation(algorithm, steps or tokens, 1, tokens)
     if algorithm == "DFLASH":
-        tokens = tokens or _DFLASH_TOKENS
-        return Speculation(algorithm, 1, 1, tokens, _layers(model, deployment, "draft_model"))
-    if steps is None:
-        raise InvalidValueError(
-            "speculation without a number of steps", hint="give num_speculative_tokens"
+        tokens = arguments.integer("speculative_num_draft_tokens") or _DFLASH_TOKENS
+        layers, _ = _layers(model, deployment, "draft_model")
+        return Speculation(algorithm, 1, 1, tokens, layers)
+    steps, topk, tokens = _numbers(model, algorithm, deployment, arguments, notes)
+    return Speculation(algorithm, steps, topk, tokens, *_layers(model, deployment, told))
+
+
+def _numbers(
+    model: ModelSpec,
+    algorithm: str,
+    deployment: Deployment,
+    arguments: Arguments,
+    notes: list[str],
+) -> tuple[int, int, int]:
+    """Return steps, branches and tokens: all three are given, or SGLang chooses them.
+
+    speculative_hook.py, _handle_eagle_family: without steps the two others must not be there
+    either; without branches it compares None with 1.
+    """
+    ours = deployment.num_speculative_tokens
+    steps, topk, tokens = (arguments.integer(name) for name in _NUMBERS)
+    if steps is None and ours is None:
+        for name, value in (("speculative_eagle_topk", topk), (_NUMBERS[2], tokens)):
+            if value is not None:
+                raise _incomplete(f"{name} without speculative_num_steps", name)
+        chosen = _CHOSEN.get(model.architecture or "", _CHOSEN_ELSE)
+        chosen = _CHOSEN_ELSE if algorithm == "STANDALONE" else chosen
+        notes.append(
+            "no numbers of proposed tokens are given, and SGLang chooses them:"
+            f" {chosen[0]} steps, {chosen[1]} branches, {chosen[2]} tokens verified at once"
         )
-    topk = arguments.integer("speculative_eagle_topk") or 1
+        return chosen
+    if ours is None and topk is None:
+        raise _incomplete("speculative_num_steps without speculative_eagle_topk", _NUMBERS[0])
+    steps = arguments.integer(_NUMBERS[0], ours, called="num_speculative_tokens") or 1
+    topk = topk or 1
     if topk == 1:
-        tokens = steps + 1
+        return steps, topk, steps + 1
     if tokens is None:
-        raise InvalidValueError(
-            "a tree of proposed tokens without their number",
-            hint="give speculative_num_draft_tokens",
-        )
-    return Speculation(algorithm, steps, topk, tokens, _layers(model, deployment, told))
+        raise _incomplete("a tree of proposed tokens without their number", _NUMBERS[1])
+    return steps, topk, tokens
+
+
+def _incomplete(what: str, setting: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"SGLang does not start with {what}",
+        hint="give speculative_num_steps, speculative_eagle_topk and speculative_num_draft_tokens,"
+        " or none of them",
+        code="speculation-settings",
+        setting=setting,
+    )
 
 
 def _refuse_halves(arguments: Arguments) -> None:
@@ -133,11 +181,7 @@ def _refuse_halves(arguments: Arguments) -> None:
     Raises:
         UnsupportedError: naming the first.
     """
-    for name in (
-        "speculative_num_steps",
-        "speculative_eagle_topk",
-        "speculative_num_draft_tokens",
-    ):
+    for name in _NUMBERS:
         if arguments.integer(name) is not None:
             raise WithoutEffectError(
                 f"{name} has no effect without speculative_algorithm",
@@ -154,18 +198,27 @@ def _said(deployment: Deployment) -> bool:
     )
 
 
-def _layers(model: ModelSpec, deployment: Deployment, method: str) -> tuple[LayerRun, ...]:
+def _layers(
+    model: ModelSpec, deployment: Deployment, method: str
+) -> tuple[tuple[LayerRun, ...], bool]:
+    """Return the layers that propose, and whether they are the model's own.
+
+    A draft's path that is the model's own means its own layers: SGLang fills it in by itself.
+    """
     draft = deployment.draft_model
-    if isinstance(draft, ModelSpec):
-        return draft.layers
-    if draft is not None:
+    same = isinstance(draft, ModelSpec) and draft.name == model.name
+    if isinstance(draft, ModelSpec) and not (same and model.draft_layers):
+        return draft.layers, False
+    if draft is not None and not same:
         raise InvalidValueError(
             f"draft_model {draft!r:.40} is a name where the model itself is wanted",
             hint="call kvcalc.plan, which looks the name up",
         )
-    if method in ("mtp", "nextn", "eagle") and model.draft_layers:
-        return model.draft_layers
+    if (same or method in ("mtp", "nextn", "eagle")) and model.draft_layers:
+        return model.draft_layers, True
     raise UnsupportedError(
         f"{model.name} has no layers that propose tokens",
         hint="name the draft model: --draft-model NAME, or Deployment.draft_model",
+        code="speculation-settings",
+        setting="speculative_method",
     )

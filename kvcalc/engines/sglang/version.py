@@ -41,6 +41,53 @@ class Release(NamedTuple):
         return self <= _MIDDLE
 
     @property
+    def loads_draft_first(self) -> bool:
+        """Whether the draft's weights are there when the cache is sized.
+
+        0.5.13 sized the cache before it loaded the draft (managers/scheduler.py,
+        init_model_worker).
+        """
+        return self >= (0, 5, 14)
+
+    @property
+    def chooses_tracking(self) -> bool:
+        """Whether it tracks states in extra slots by itself; before, only where it was asked to.
+
+        server_args.py, _handle_mamba_radix_cache.
+        """
+        return self >= (0, 5, 14)
+
+    @property
+    def names_state_room(self) -> bool:
+        """Whether states that find no room are refused by name (_handle_max_mamba_cache)."""
+        return self >= (0, 5, 13)
+
+    @property
+    def checks_window_pool(self) -> bool:
+        """Whether a pool of windows that holds no request is refused (validate_swa_pool_size)."""
+        return self >= (0, 5, 16)
+
+    @property
+    def wants_larger_host(self) -> bool:
+        """Whether a host's cache smaller than the GPU's is refused, and not only warned of."""
+        return self <= (0, 5, 14)
+
+    @property
+    def overlaps_drafts(self) -> bool:
+        """Whether batches of a draft overlap by default (SGLANG_ENABLE_SPEC_V2)."""
+        return self > OLDEST
+
+    @property
+    def overlaps_trees(self) -> bool:
+        """Whether they do where the draft proposes a tree."""
+        return self >= (0, 5, 13)
+
+    @property
+    def drafts_over_stages(self) -> bool:
+        """Whether a prefill server with pipeline stages may propose tokens (validation_hook.py)."""
+        return self >= (0, 5, 21)
+
+    @property
     def newest(self) -> bool:
         """Whether it is the newest release whose rules were read."""
         return self == NEWEST

@@ -11,7 +11,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import CachePlan, Group, Pool, Rank, Rows, Split
+from kvcalc.core.plan import CachePlan, Floor, Group, Pool, Rank, Rows, Split
 from kvcalc.core.rules import Grow, Rule, Window
 from kvcalc.core.sizing import TokenBudget
 from kvcalc.engines.tensorrt_llm.layers import Kept, check_served, sort_layers, stages_of
@@ -61,6 +61,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         reuse_tokens=settings.block if settings.reuse else None,
         report="exact" if settings.v2 else "even_groups",
         start="shortens",
+        floors=() if settings.v2 else tuple(_floor(part) for part in _names(ranks)),
         notes=tuple(notes),
         unsupported=not_modelled(settings, several=several),
         convention=CONVENTION,
@@ -68,6 +69,31 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
             "TensorRT-LLM 001541ba: _torch/pyexecutor/resource_manager.py,"
             f" {'KVCacheManagerV2' if settings.v2 else 'KVCacheManager'}"
         ),
+    )
+
+
+def _names(ranks: tuple[Rank, ...]) -> list[str]:
+    """Return the names of the pools of blocks, each once."""
+    return list(
+        dict.fromkeys(
+            pool.name
+            for rank in ranks
+            for pool in rank.pools
+            if any(group.block_size for group in pool.groups)
+        )
+    )
+
+
+def _floor(pool: str) -> Floor:
+    """Return the block without which no sequence fits: get_max_atten_window_upper_bound."""
+    return Floor(
+        code="no-memory-for-blocks",
+        pool=pool,
+        units=1,
+        setting="free_gpu_memory_fraction",
+        message="nothing is left for the blocks of the cache",
+        line="AssertionError: Impossible to fit in any sequence in kvCache",
+        lowers=False,
     )
 
 

@@ -53,11 +53,15 @@ def check_dtype(word: str, card: tuple[int, int] | None, name: str) -> None:
             f"TensorRT-LLM has no nvfp4 KV cache on {of}: its support matrix lists"
             " Blackwell's 10.0 and 10.3 alone",
             hint="choose --kv-cache-dtype fp8",
+            code="cache-dtype-refused",
+            setting="kv_cache_dtype",
         )
     if word.startswith("fp8") and card < _AMPERE:
         raise UnsupportedError(
             f"TensorRT-LLM has no fp8 KV cache on {of}: its support matrix begins with Ampere",
             hint="leave the dtype of the cache at auto",
+            code="cache-dtype-refused",
+            setting="kv_cache_dtype",
         )
 
 

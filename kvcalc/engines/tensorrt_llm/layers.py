@@ -108,6 +108,8 @@ def stages_of(model: ModelSpec, settings: Settings) -> list[ModelSpec]:
         raise UnsupportedError(
             f"TensorRT-LLM cannot split {queries} query heads over {settings.tp} ranks",
             hint=f"choose a tensor-parallel size that divides {queries}",
+            code="heads-over-ranks",
+            setting="tensor_parallel_size",
         )
     if pp > count:
         raise UnsupportedError(

@@ -176,6 +176,8 @@ def _reuse(
         raise UnsupportedError(
             "TensorRT-LLM's manager of hybrids asserts that blocks are not reused",
             hint="set enable_block_reuse to false, or leave it out",
+            code="prefixes-of-states",
+            setting="enable_block_reuse",
         )
     if asked is False or model.has_state_layers:
         return False
@@ -219,6 +221,8 @@ def _block(
         raise UnsupportedError(
             f"tokens_per_block {asked} is no power of two above 1, as TensorRT-LLM asks for",
             hint="choose 32, 64 or 128",
+            code="block-not-taken",
+            setting="tokens_per_block",
         )
     if flash_mla(model, card):
         if asked != FLASH_MLA_BLOCK:
@@ -260,6 +264,8 @@ def _dtype(
         raise UnsupportedError(
             "KVCacheManagerV2 has no nvfp4 cache",
             hint="leave use_kv_cache_manager_v2 out, or choose --kv-cache-dtype fp8",
+            code="cache-dtype-refused",
+            setting="kv_cache_dtype",
         )
     gpu = deployment.gpu
     check_dtype(word, card, gpu.name if isinstance(gpu, GpuSpec) else "this card")

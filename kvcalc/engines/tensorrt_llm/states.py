@@ -94,6 +94,8 @@ def state_pool(model: ModelSpec, settings: Settings) -> Pool | None:
                 raise UnsupportedError(
                     f"TensorRT-LLM cannot split {split} {what} over {settings.tp} ranks",
                     hint=f"choose a tensor-parallel size that divides {split}",
+                    code="heads-over-ranks",
+                    setting="tensor_parallel_size",
                 )
             if not conv and settings.state_dtype is not None:
                 dtype = settings.state_dtype

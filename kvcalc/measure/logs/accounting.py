@@ -22,7 +22,7 @@ _RESERVE = 150 * 2**20
 
 def accounted(engine: str, facts: _Facts) -> dict[str, Predicted]:
     """Return the figures that the log's other figures give."""
-    rules = {"vllm": _vllm, "sglang": _sglang}
+    rules = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt}
     rule = rules.get(engine)
     return dict(rule(facts)) if rule is not None else {}
 
@@ -103,6 +103,16 @@ def _meets(first: tuple[int, int], second: tuple[int, int] | None) -> bool:
     return second is None or (first[0] <= second[1] and second[0] <= first[1])
 
 
+_FIXED_PARTS = (
+    *("c128_state_memory", "c2_state_memory", "c4_state_memory"),
+    *("window_memory", "window_ring_memory"),
+)
+"""What SGLang takes off the memory of DeepSeek-V4's tokens first, whatever their number."""
+
+_PADDING = 8
+"""Pages at most that newer releases take off for what is reserved (pool_configurator.py)."""
+
+
 def _sglang(facts: _Facts) -> Iterator[tuple[str, Predicted]]:
     free, total = _of(facts, "free_after_weights"), _of(facts, "total_memory")
     share = facts.get("mem_fraction_static")
@@ -112,10 +122,12 @@ def _sglang(facts: _Facts) -> Iterator[tuple[str, Predicted]]:
         if "available_kv_cache" in facts:
             basis = "what is free after loading less (1 - mem_fraction_static) of the card"
             yield "available_kv_cache", _bytes(span, basis)
-    left, price = _of(facts, "available_kv_cache"), facts.get("bytes_per_full_token")
+    parts = [name for name in _FIXED_PARTS if name in facts]
+    left, price = _sum(facts, "available_kv_cache", *parts), facts.get("bytes_per_full_token")
     if left is not None and price is not None and "full_tokens" in facts and price.low:
         page = 256
-        low = int(left[0] / float(price.high or 1)) // page * page
+        padding = _PADDING if "c2_state_memory" in facts else 0
+        low = max(0, int(left[0] / float(price.high or 1)) // page - padding) * page
         high = int(left[1] / float(price.low)) // page * page
         yield (
             "full_tokens",
@@ -127,3 +139,15 @@ def _sglang(facts: _Facts) -> Iterator[tuple[str, Predicted]]:
                 basis="that memory over the bytes of a token, in pages of 256",
             ),
         )
+
+
+def _tensorrt(facts: _Facts) -> Iterator[tuple[str, Predicted]]:
+    """Yield the cache of the PyTorch backend: _torch/pyexecutor/_util.py, _cal_max_memory."""
+    left, given = _sum(facts, "total_memory", "peak_memory"), _of(facts, "profiled_cache")
+    share = facts.get("free_gpu_memory_fraction")
+    if left is None or given is None or share is None or "available_kv_cache" not in facts:
+        return
+    part = Fraction(share.printed)
+    span = floor((left[0] + given[0]) * part), ceil((left[1] + given[1]) * part)
+    basis = "free_gpu_memory_fraction of what the peak leaves, without the cache it was measured by"
+    yield "available_kv_cache", _bytes(span, basis)

@@ -47,6 +47,8 @@ def cures(
         yield "a smaller -ub and -c, -ctk q8_0 -ctv q8_0, or fewer layers on the card (-ngl)"
     elif engine.startswith("exllama") and "allocation" in flags:
         yield "a smaller cache_size (max_seq_len), or cache_mode Q8, Q6 or Q4"
+    elif engine == "tensorrt-llm" and "component-without-memory" in flags:
+        yield from _component(facts)
     elif engine == "tgi" and "too_long" in flags:
         yield "a lower --max-total-tokens, or more GPUs (--num-shard)"
 
@@ -143,6 +145,17 @@ def _longest(facts: _Facts, found: Mapping[str, Predicted]) -> int:
     if logged is not None and isinstance(logged.low, int):
         return logged.low
     return int(fits.low) if fits is not None else 0
+
+
+def _component(facts: _Facts) -> Iterator[str]:
+    """Yield what TensorRT-LLM names for the part that could not be created."""
+    part = facts["component"].printed.lower() if "component" in facts else ""
+    if part.startswith("kv cache"):
+        yield "a lower free_gpu_memory_fraction"
+    else:
+        yield "a lower max_num_tokens"
+    if "model" in part:
+        yield "more GPUs (tp_size, pp_size), or smaller weights"
 
 
 def _sglang(flags: Mapping[str, int], facts: _Facts) -> Iterator[str]:

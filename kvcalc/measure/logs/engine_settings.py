@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvcalc.core.logs import Fact
+from kvcalc.measure.logs.settings import Settings
 from kvcalc.measure.logs.starts import Start
 
-__all__ = ["settings_from", "stated_by"]
+__all__ = ["DRAFTED", "settings_from", "stated_by"]
 
 _DTYPES = {
     "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2", "half": "float16", "float": "float32",
@@ -119,13 +120,20 @@ def _sglang(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str,
     found = {
         "tensor_parallel_size": s.whole("tp_size"),
         "pipeline_parallel_size": s.whole("pp_size"),
+        "decode_context_parallel_size": s.whole("dcp_size"),
         "dtype": _dtype(s.text("dtype")),
         "kv_cache_dtype": "auto" if cache == "auto" else _dtype(cache),
         "max_model_len": _whole(facts, "context_length") or s.whole("context_length"),
         "max_num_seqs": s.whole("max_running_requests"),
         "block_size": s.whole("page_size"),
+        "draft_model": None if _of_the_model(s) else s.text("speculative_draft_model_path"),
     }
     return {name: (value, "the log") for name, value in found.items()}, _sglang_args(start, facts)
+
+
+def _of_the_model(s: Settings) -> bool:
+    """Whether a draft's path is the model's own, which means its own layers."""
+    return s.text("speculative_draft_model_path") == s.text("model_path")
 
 
 def _sglang_args(start: Start, facts: Mapping[str, Fact]) -> dict[str, Any]:
@@ -139,11 +147,40 @@ def _sglang_args(start: Start, facts: Mapping[str, Fact]) -> dict[str, Any]:
     args["disable_radix_cache"] = s.on("disable_radix_cache") or None
     if s.on("enable_dp_attention"):
         args |= {"enable_dp_attention": True, "dp_size": s.whole("dp_size")}
-    algorithm = s.text("speculative_algorithm")
-    if algorithm is not None:
-        args["speculative_algorithm"] = algorithm.upper()
-        args["speculative_num_draft_tokens"] = s.whole("speculative_num_draft_tokens")
+    args["attn_dp_size"] = s.whole("attn_dp_size")
+    args["mamba_ssm_dtype"] = s.text("mamba_ssm_dtype")
+    args |= _tracking(s) | _speculation(s)
     return {name: value for name, value in args.items() if value is not None}
+
+
+def _tracking(s: Settings) -> dict[str, Any]:
+    """Return how states are tracked; without extra slots batches never overlap."""
+    strategy = s.text("mamba_radix_cache_strategy", "mamba_scheduler_strategy")
+    told = strategy if strategy != "auto" else None
+    apart = told == "no_buffer" or s.on("disable_overlap_schedule")
+    return {"mamba_radix_cache_strategy": told, "disable_overlap_schedule": apart or None}
+
+
+def _speculation(s: Settings) -> dict[str, Any]:
+    """Return what proposes tokens, with all of its numbers; nothing of a kind that is not known."""
+    algorithm = (s.text("speculative_algorithm") or "").upper()
+    if algorithm not in _PROPOSING:
+        return {}
+    found = {name: s.whole(name) for name in _PROPOSING[algorithm]}
+    if found.get("speculative_num_steps") is not None:
+        found["speculative_eagle_topk"] = found["speculative_eagle_topk"] or 1
+    return {"speculative_algorithm": algorithm, **found}
+
+
+_NUMBERS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
+DRAFTED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
+"""SGLang's kinds of speculation by a model's own layers or another model's."""
+
+_PROPOSING = {
+    **dict.fromkeys(DRAFTED, _NUMBERS),
+    **dict.fromkeys(("NGRAM", "DFLASH"), _NUMBERS[-1:]),
+}
+"""SGLang's kinds of speculation that are planned -> the numbers that bear on their caches."""
 
 
 def _llamacpp(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, Any]]:
@@ -196,12 +233,18 @@ def _tensorrt(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[st
 def _lmdeploy(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, Any]]:
     s = start.settings
     args: dict[str, Any] = {}
-    if "block_memory" in facts or "num_gpu_blocks" in facts:
+    if "pytorch" in start.flags:
+        args["backend"] = "pytorch"
+    elif "block_memory" in facts or "num_gpu_blocks" in facts:
         args["backend"] = "turbomind"
     length = s.whole("cache_block_seq_len") or _whole(facts, "block_size")
-    if length:
+    fields: _Fields = {"tensor_parallel_size": (s.whole("tp"), "the log")}
+    if "pytorch" in start.flags:
+        fields["block_size"] = _whole(facts, "block_size"), "the log"
+        fields["max_num_seqs"] = _whole(facts, "max_num_seqs"), "the log"
+    elif length:
         args["cache_block_seq_len"] = length
-    return {"tensor_parallel_size": (s.whole("tp"), "the log")}, args
+    return fields, args
 
 
 def _tgi(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, Any]]:
@@ -214,6 +257,20 @@ def _tgi(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, An
     return fields, {}
 
 
+def _mlc(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, Any]]:
+    del start
+    mode, seqs = facts.get("mode"), _whole(facts, "max_num_seqs")
+    args: dict[str, Any] = {
+        "mode": None if mode is None else mode.printed,
+        "max_batch_size": seqs,
+        "max_total_sequence_length": _whole(facts, "kv_cache_tokens"),
+    }
+    if args["mode"] == "server":  # the others take no more at once than the cache can hold
+        args["prefill_chunk_size"] = _whole(facts, "prefill_chunk_size")
+    args = {name: value for name, value in args.items() if value is not None}
+    return {"max_num_seqs": (seqs, "the log")}, args
+
+
 _Reader = Callable[[Start, Mapping[str, Fact]], tuple[_Fields, dict[str, Any]]]
 
 _READERS: dict[str, _Reader] = {
@@ -223,5 +280,6 @@ _READERS: dict[str, _Reader] = {
     "tensorrt-llm": _tensorrt,
     "lmdeploy": _lmdeploy,
     "tgi": _tgi,
+    "mlc-llm": _mlc,
 }
 """Engine -> what of its lines is a setting."""

@@ -199,6 +199,14 @@ def _warm_up(engine: str, facts: _Facts, found: Mapping[str, Predicted]) -> str:
     return told
 
 
+def _component(engine: str, facts: _Facts, found: Mapping[str, Predicted]) -> str:
+    """Say which part of TensorRT-LLM's executor found no memory (py_executor_creator.py)."""
+    del engine, found
+    told = f"memory ran out while {_printed(facts, 'component', 'a part of it')} was created"
+    free, total = (_printed(facts, n, "") for n in ("free_before_component", "total_memory"))
+    return f"{told}: {free} of {total} were free before it" if free and total else told
+
+
 _TOLD = (
     ("others_hold", _others_hold),
     ("too_long", _too_long),
@@ -209,5 +217,6 @@ _TOLD = (
     ("graphs", _graphs),
     ("prefill", _prefill),
     ("warm_up", _warm_up),
+    ("component-without-memory", _component),
 )
 """What a line said -> what it means, the one that says the most first."""

@@ -8,6 +8,8 @@ that are stand for it, and the other figures are held against them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from math import ceil, floor
 from typing import NamedTuple
 
 from kvcalc.core.capacity import Logged, logged_figures, longest, start_up_need
@@ -31,7 +33,10 @@ _MOST_SCANNED = 600
 """Numbers of blocks within a printed memory that are tried one by one."""
 
 
-_TAKEN = {"sglang": ("kv_cache_tokens", "context_length", "state_slots")}
+_TAKEN = {
+    "sglang": ("kv_cache_tokens", "context_length", "state_slots"),
+    "mlc-llm": ("mode", "max_num_seqs", "kv_cache_tokens", "prefill_chunk_size"),
+}
 """Figures that a plan was made with, and that agree with themselves."""
 
 
@@ -54,6 +59,7 @@ def predicted(plan: CachePlan, facts: Mapping[str, Fact]) -> dict[str, Predicted
     """Return kvcalc's figures by the names of the log's."""
     by_engine = {"vllm": _blocks_of, "vllm-ascend": _blocks_of, "vllm-tpu": _blocks_of}
     by_engine |= {"tensorrt-llm": _tensorrt, "lmdeploy": _lmdeploy, "tgi": _tgi}
+    by_engine |= {"mlc-llm": _mlc}
     return dict(by_engine.get(plan.engine, _printed)(plan, facts))
 
 
@@ -258,9 +264,35 @@ def _tensorrt(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str,
         held = _made(counts[0] * block, counts[1] * block, "tokens", basis)
         yield "kv_cache_tokens", held
         yield "pool_memory", _made(low, high, "B", basis)
+    price = _token_bytes(plan)
+    if price is not None and unit:
+        yield "bytes_per_token", _made(price, price, "B", "a token of this plan")
+        memory, told = facts.get("estimated_cache"), facts.get("num_gpu_blocks")
+        # Blocks before that line are of the pass that estimates.
+        if memory is not None and told is not None and told.line > memory.line:
+            counts = [int(memory.low or 0) // unit, -(-int(memory.high or 0) // unit)]
+            basis = f"{memory.printed} over the bytes of a block"
+            yield "num_gpu_blocks", _made(counts[0], counts[1], "blocks", basis)
     if tokens is not None and unit and isinstance(tokens.low, int) and plan.split != "fungible":
         size = -(-tokens.low // block) * unit
         yield "pool_memory", _made(size, size, "B", f"blocks of {tokens.printed} tokens")
+
+
+def _token_bytes(plan: CachePlan) -> int | None:
+    """Return the bytes of a token by which TensorRT-LLM's PyTorch backend sizes its cache.
+
+    None where layers keep different tokens, and where ranks may keep the same heads, which it
+    counts in parts (_torch/pyexecutor/_util.py, get_cache_size_per_token).
+    """
+    block, unit = plan.block_size, plan.block_bytes
+    pool = plan.block_pool
+    if pool is None or not block or not unit or unit % block or plan.split == "fungible":
+        return None
+    layers = plan.rank.share.layers if plan.rank.share is not None else ()
+    shared = plan.rank.multiplicity > 1 and any(
+        getattr(cache, "num_kv_heads", 0) == 1 for run in layers for cache in run.caches
+    )
+    return None if shared or len(pool.groups) > 1 else unit // block
 
 
 def _lmdeploy(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
@@ -284,5 +316,23 @@ def _tgi(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Pred
     if plan.block_size:
         yield "block_size", _made(plan.block_size, plan.block_size, "tokens", "TGI's kernels")
 
+
+def _mlc(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
+    yield from _printed(plan, facts)
+    pool = plan.block_pool
+    if pool is None or not plan.block_size or not pool.check_unit_bytes:
+        return
+    price = Fraction(pool.check_unit_bytes, plan.block_size)
+    if "kv_bytes_per_token" in facts:
+        basis = "K and V of a token, and its part of the page table"
+        yield "kv_bytes_per_token", _made(floor(price), ceil(price), "B", basis)
+    if "token_memory" in facts:
+        # Of all GPUs together, and as if every layer kept K and V.
+        row = plan.rank.multiplicity * (pool.check_unit_bytes - _TABLE) // plan.block_size
+        yield "token_memory", _made(row, row, "B", "K and V of a token on all GPUs")
+
+
+_TABLE = 20
+"""Bytes of MLC-LLM's page table that it counts for a page of 16 tokens."""
 
 _Predictor = Callable[[CachePlan, Mapping[str, Fact]], Iterator[tuple[str, Predicted]]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -15,9 +15,12 @@ from kvcalc.core.units import format_number_of
 from kvcalc.engines import plan
 from kvcalc.measure.logs.catalogue import BY_ENGINE
 from kvcalc.measure.logs.derived import derived
+from kvcalc.measure.logs.engine_settings import DRAFTED
+from kvcalc.measure.logs.errors import shortened
 from kvcalc.measure.logs.reader import file_name, lines_of
 from kvcalc.measure.logs.resolve import NOTHING, Given, Resolved, resolved
 from kvcalc.measure.logs.starts import Start, starts_of
+from kvcalc.models.presets import load_model_preset
 
 __all__ = ["ReadStart", "chosen", "read_start"]
 
@@ -100,6 +103,7 @@ def read_start(
     made = None
     model = found.model
     if model is not None and found.deployment.engine != "none":
+        found = _with_draft(found, model, given, notes)
         found = _derived(found, model, facts)
         try:
             made = plan(model, found.deployment)
@@ -108,6 +112,39 @@ def read_start(
                 f"no plan of it: {error.message}" + (f" ({error.hint})" if error.hint else "")
             )
     return ReadStart(file_name(source), which, count, start, facts, found, made, tuple(notes))
+
+
+def _with_draft(found: Resolved, model: ModelSpec, given: Given, notes: list[str]) -> Resolved:
+    """Return a deployment with the draft model that its log names; without one that is not known.
+
+    The target's own cache is the same either way.
+    """
+    name, args = found.deployment.draft_model, found.deployment.engine_args
+    if isinstance(name, str):
+        for text in (name, name.rstrip("/").rsplit("/", 1)[-1]):
+            try:
+                draft = load_model_preset(text, given.folders).spec
+            except KvcalcError:
+                continue
+            return _but(found, draft_model=draft)
+        told = f"the draft {shortened(name, 60)!r} is no preset"
+    elif name is None and not model.draft_layers and args.get("speculative_algorithm") in DRAFTED:
+        told = f"the log names no draft, and {model.name} has none of its own"
+    else:
+        return found
+    notes.append(f"{told}: what it keeps is not predicted (--draft-model NAME)")
+    rest = {key: value for key, value in args.items() if "speculative" not in key}
+    return _but(
+        found,
+        draft_model=None,
+        speculative_method=None,
+        num_speculative_tokens=None,
+        engine_args=rest,
+    )
+
+
+def _but(found: Resolved, **settings: Any) -> Resolved:
+    return found._replace(deployment=msgspec.structs.replace(found.deployment, **settings))
 
 
 def _engines_agree(start: Start, given: Given, file: str) -> None:

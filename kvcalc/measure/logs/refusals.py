@@ -98,6 +98,48 @@ _WORDS: dict[str, str] = {
 """Refusal that no figure of the log lifts -> what to do."""
 
 
+_OWN_CURES: dict[str, dict[str, tuple[_Cure, ...]]] = {
+    "sglang": {
+        "length-over-model": (
+            _Cure("context_length", "longest_of_model", "the longest of the model's own config"),
+        ),
+    },
+}
+"""Engine -> refusal -> settings that lift it there, as _CURES."""
+
+_OWN_WORDS: dict[str, dict[str, str]] = {
+    "sglang": {
+        "cache-dtype-refused": "--kv-cache-dtype auto or fp8_e4m3",
+        "chunk-not-whole-pages": "a --chunked-prefill-size that is a multiple of --page-size",
+        "contradiction": "leave --enable-hierarchical-cache or --disable-radix-cache out",
+        "gpu-too-old": "a newer GPU",
+        "no-attention-backend": "another --attention-backend, or none",
+        "groups-over-ranks": "a --dp-size that divides --tp-size",
+        "heads-over-ranks": "a --tp-size that divides the heads",
+        "host-cache-too-large": "a smaller --hicache-ratio or --hicache-size, or more memory of the"
+        " host",
+        "host-cache-too-small": "--hicache-ratio 2, or a larger --hicache-size",
+        "length-over-model": "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 lets more pass",
+        "no-room-for-requests": "a higher --mem-fraction-static, more GPUs, or, where one is given,"
+        " a larger --max-mamba-cache-size or --max-running-requests",
+        "no-room-for-states": "a higher --mem-fraction-static, --mamba-ssm-dtype bfloat16, or more"
+        " GPUs",
+        "speculation-settings": "--speculative-eagle-topk 1, without pipeline stages",
+        "state-tracking": "--mamba-radix-cache-strategy extra_buffer, or --disable-radix-cache",
+        "window-pool-too-small": "a higher --swa-full-tokens-ratio, or more memory for the cache",
+    },
+    "tensorrt-llm": {
+        "chunk-not-whole-pages": "a --max_num_tokens that is a multiple of tokens_per_block",
+        "experts-over-ranks": "an --ep_size that divides --tp_size",
+        "heads-over-ranks": "a --tp_size that divides the heads",
+        "length-over-cache": "a higher free_gpu_memory_fraction, or a shorter --max_seq_len",
+        "prefixes-of-states": "enable_block_reuse false in kv_cache_config",
+        "no-memory-for-blocks": "a higher free_gpu_memory_fraction, more GPUs, or smaller weights",
+    },
+}
+"""Engine -> refusal -> what to do there, as _WORDS, which are vLLM's."""
+
+
 def lifted(
     code: str,
     facts: _Facts,
@@ -114,7 +156,8 @@ def lifted(
         deployment: as the log tells it.
         made: the plan of both; None where there is none.
     """
-    for cure in _CURES.get(code, ()):
+    own = deployment.engine in _OWN_WORDS
+    for cure in (_OWN_CURES.get(deployment.engine, {}) if own else _CURES).get(code, ()):
         fact = facts.get(cure.figure)
         if fact is None or not isinstance(fact.low, int) or fact.low < 1:
             continue
@@ -122,8 +165,9 @@ def lifted(
             continue
         flag = f"--{cure.setting.replace('_', '-')} {fact.low}"
         yield f"{flag}: {cure.why}" if cure.why else flag
-    if code in _WORDS:
-        yield _WORDS[code]
+    words = _OWN_WORDS.get(deployment.engine, _WORDS)
+    if code in words:
+        yield words[code]
     if made is not None and made.floors:
         yield from _more_blocks(facts, deployment, made)
 

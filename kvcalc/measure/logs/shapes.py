@@ -53,6 +53,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "GiB": Kind(_DEC, "B", 2**30, 2),  # whatever it is called: every engine divides by 2^30
+    "GB": Kind(_DEC, "B", 10**9, 2),
     "MiB": Kind(_DEC, "B", 2**20, 2),
     "MiB-floor": Kind(_INT, "B", 2**20, 0, floor=True),
     "MiB-own": Kind(_DEC, "B", 2**20, 0),
@@ -74,6 +75,7 @@ KINDS = {
 }
 """Name of a kind in a template -> what it is."""
 
+_NAMES = {2**30: "GiB", 2**20: "MiB", 10**9: "GB"}
 _SIZES = {"bytes": 1, "B": 1, "KiB": 2**10, "KB": 2**10, "MiB": 2**20, "MB": 2**20}
 _SIZES |= {"GiB": 2**30, "GB": 2**30, "TiB": 2**40, "TB": 2**40, "PiB": 2**50, "PB": 2**50}
 
@@ -191,7 +193,7 @@ def read(text: str, kind_name: str) -> Reading:
         number, unit = _own(number)
         scale = _SIZES[unit]
     elif scale > 1:
-        shown = f"{text} {'GiB' if scale == 2**30 else 'MiB'}"
+        shown = f"{text} {_NAMES[scale]}"
     if digits is None or (kind_name == "size" and scale == 1):
         value = int(number)
         return Reading(shown, value, value, kind.unit)
@@ -202,6 +204,8 @@ def read(text: str, kind_name: str) -> Reading:
         return Reading(shown, int(exact * scale), int((exact + 1) * scale) - 1, kind.unit)
     low, high = (exact - half) * scale, (exact + half) * scale
     if kind.unit == "B":
+        if ceil(low) > floor(high):  # a part of a byte: an average
+            low, high = Fraction(floor(low)), Fraction(ceil(high))
         return Reading(shown, ceil(low), floor(high), kind.unit)
     return Reading(shown, float(low), float(high), kind.unit)
 

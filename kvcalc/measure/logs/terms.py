@@ -76,8 +76,8 @@ def terms_of(
         fact = next((facts[figure] for figure in figures if figure in facts), None)
         logged = _range(fact)
         source = "" if fact is None else f"line {fact.line}"
-        if engine == "sglang" and name == "cache" and logged is None:
-            logged = _pools(facts)
+        if engine == "sglang" and name in _OF_SGLANG:
+            logged = _sglang(facts, name) or logged
         if engine == "llama.cpp" and name in _OF_DEVICES:
             told = _of_device(name, devices, facts)
             logged, source = told if told is not None else (logged, source)
@@ -86,7 +86,7 @@ def terms_of(
             continue
         meets = (
             None
-            if logged is None or predicted is None
+            if logged is None or predicted is None or _capped(engine, name, facts, predicted[0])
             else logged[0] <= predicted[1] + _LOOSE and predicted[0] <= logged[1] + _LOOSE
         )
         found.append(
@@ -158,14 +158,37 @@ def _range(fact: Fact | None) -> tuple[int, int] | None:
     return fact.low, fact.high
 
 
-def _pools(facts: Mapping[str, Fact]) -> tuple[int, int] | None:
-    """Return SGLang's pools together: K and V of model and draft, and states."""
-    names = [
-        name
-        for name in facts
-        if name.startswith(("k_size", "v_size", "kv_size", "conv_state", "ssm_state", "proposed_"))
+def _capped(engine: str, term: str, facts: Mapping[str, Fact], least: int) -> bool:
+    """Whether SGLang's cache is smaller than memory allows: what is free beside it would do.
+
+    A number of tokens (--max-total-tokens) or of requests that was given keeps it so.
+    """
+    if (engine, term) != ("sglang", "cache"):
+        return False
+    pools, free = _sglang(facts, term), _range(facts.get("free_after_pool"))
+    return pools is not None and free is not None and pools[1] < least <= pools[1] + free[1]
+
+
+_OF_SGLANG = {
+    "weights": ("weights_memory",),
+    "graphs": (
+        *("graph_memory", "prefill_graph_memory", "draft_graph_memory"),
+        *("draft_extend_graph_memory", "draft_prefill_graph_memory"),
+    ),
+    "cache": ("k_size", "v_size", "kv_size", "conv_state", "ssm_state", "proposed_"),
+}
+"""Term -> how the figures of SGLang begin that are parts of it: of model, draft and states."""
+
+
+def _sglang(facts: Mapping[str, Fact], term: str) -> tuple[int, int] | None:
+    """Return a term of SGLang, whose model and draft have a line each; None where none is there."""
+    if term == "cache" and "available_kv_cache" in facts:
+        return None
+    spans = [
+        span
+        for name, fact in facts.items()
+        if name.startswith(_OF_SGLANG[term]) and (span := _range(fact)) is not None
     ]
-    spans = [span for name in names if (span := _range(facts[name])) is not None]
     return (sum(low for low, _ in spans), sum(high for _, high in spans)) if spans else None
 
 

@@ -118,7 +118,7 @@ def test_a_draft_of_compressed_attention_has_windows_alone() -> None:
         ({"dsv4_attn_backend": "trtllm"}, {}, "does not run on h100"),
         ({}, {"num_speculative_tokens": 10}, "11 tokens verified at once"),
         ({}, {"num_speculative_tokens": 3, "draft_model": load_model("llama-3.1-8b"),
-              "speculative_method": "eagle"}, "of another kind"),
+              "speculative_method": "eagle", "max_model_len": 8192}, "of another kind"),
         ({"speculative_eagle_topk": 2, "speculative_num_draft_tokens": 4},
          {"num_speculative_tokens": 3}, "one branch alone"),
     ],

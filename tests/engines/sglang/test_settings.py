@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from kvcalc.core.attention import FullAttention
+from kvcalc.core.capacity import short_of
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import KvcalcError
+from kvcalc.core.errors import KvcalcError, UnsupportedError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Pool
+from kvcalc.engines.refusals import rows
 from kvcalc.engines.sglang.card import Card
 from kvcalc.engines.sglang.families import EXTRA_BUFFER
 from kvcalc.engines.sglang.memory import Reserve, cache_bytes, default_chunk, default_fraction
@@ -273,7 +275,11 @@ def test_the_fewest_tokens_of_all_stages() -> None:
         ({}, {"mamba_radix_cache_strategy": "extra_buffer_lazy"}, 4),
         ({"async_scheduling": False}, {"mamba_radix_cache_strategy": "extra_buffer"}, 4),
         ({"async_scheduling": False}, {}, 3),
-        ({}, {"mamba_radix_cache_strategy": "no_buffer"}, 3),
+        ({"async_scheduling": False}, {"mamba_radix_cache_strategy": "no_buffer"}, 3),
+        ({"engine_version": "0.5.13"}, {}, 3),
+        ({"engine_version": "0.5.13"}, {"mamba_radix_cache_strategy": "extra_buffer"}, 5),
+        ({"engine_version": "0.5.14"}, {}, 5),
+        ({"pipeline_parallel_size": 2}, {}, 4),
         ({"enable_prefix_caching": False}, {}, 1),
     ],
 )
@@ -425,6 +431,168 @@ def test_cache_bytes() -> None:
     assert cache_bytes(64 * 2**30, total, 0.875, multimodal_mib=1024) == 53 * 2**30
 
 
+_TREE = {
+    "speculative_algorithm": "EAGLE",
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 4,
+    "speculative_num_draft_tokens": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("args", "settings"),
+    [
+        ({**_TREE, "attention_backend": "triton", "page_size": 16}, {}),
+        ({"speculative_algorithm": "EAGLE", "disaggregation_mode": "prefill"},
+         {"pipeline_parallel_size": 2}),
+        ({"page_size": 64, "chunked_prefill_size": 1024}, {}),
+        ({"page_size": 64, "chunked_prefill_size": -1}, {}),
+        ({"page_size": 64, "chunked_prefill_size": 1000, "disaggregation_mode": "decode"}, {}),
+        ({"speculative_algorithm": "NEXTN"}, {"engine_version": "0.5.14"}),
+        ({"mamba_radix_cache_strategy": "no_buffer"}, {"engine_version": "0.5.13"}),
+    ],
+)  # fmt: skip
+def test_what_starts(args: dict[str, Any], settings: dict[str, Any]) -> None:
+    """The neighbour of what is refused is planned."""
+    assert _plan("qwen3.5-27b", args, **settings).block_size
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "chosen"),
+    [
+        ("qwen3.5-27b", {"speculative_algorithm": "NEXTN"}, (3, 1, 4)),
+        ("deepseek-v3", {"speculative_algorithm": "EAGLE"}, (3, 1, 4)),
+        ("llama-3.1-8b", {"speculative_algorithm": "EAGLE3"}, (5, 4, 8)),
+        ("llama-3.1-8b", {"speculative_algorithm": "STANDALONE"}, (3, 1, 4)),
+    ],
+)
+def test_numbers_that_sglang_chooses(
+    name: str, args: dict[str, Any], chosen: tuple[int, int, int]
+) -> None:
+    """Without numbers of proposed tokens SGLang takes its own: they say so, and size the same."""
+    draft: dict[str, Any] = {"max_model_len": 8192}
+    if name.startswith("llama"):
+        draft["draft_model"] = load_model("qwen3-0.6b")
+    given = dict(zip(("speculative_num_steps", "speculative_eagle_topk",
+                      "speculative_num_draft_tokens"), chosen, strict=True))  # fmt: skip
+    found, told = _plan(name, args, **draft), _plan(name, {**args, **given}, **draft)
+
+    assert any(f"{chosen[0]} steps, {chosen[1]} branches" in note for note in found.notes)
+    assert not any("chooses them" in note for note in told.notes)
+    assert found.ranks == told.ranks
+
+
+def test_a_draft_that_was_made_for_less_than_the_target_s_context() -> None:
+    """SGLang gives the draft the target's context, and refuses what is beyond the draft's own."""
+    asked = {"speculative_algorithm": "STANDALONE"}
+    draft = load_model("qwen3-0.6b")  # made for 40,960 tokens
+    with pytest.raises(UnsupportedError, match="40,960") as caught:
+        _plan("llama-3.1-8b", asked, draft_model=draft)
+
+    assert caught.value.code == "length-over-model"
+    assert (
+        _plan("llama-3.1-8b", asked, draft_model=draft, max_model_len=40_960).loads_drafts is False
+    )
+    longer = {**asked, "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": 1}
+    assert _plan("llama-3.1-8b", longer, draft_model=draft).max_model_len == 131_072
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "settings", "code"),
+    [
+        ("qwen3.5-27b", {"max_running_requests": 4, "enable_dp_attention": True, "dp_size": 8},
+         {"tensor_parallel_size": 8}, "no-room-for-requests"),
+        ("deepseek-v3", {"enable_dp_attention": True, "dp_size": 3},
+         {"tensor_parallel_size": 8}, "groups-over-ranks"),
+        ("llama-3.1-8b", {"enable_hierarchical_cache": True, "disable_radix_cache": True}, {},
+         "contradiction"),
+        ("llama-3.1-8b", {"enable_hierarchical_cache": True, "hicache_ratio": 0.5},
+         {"engine_version": "0.5.14"}, "host-cache-too-small"),
+        ("llama-3.1-8b", {}, {"gpu": "v100-32gb"}, "gpu-too-old"),
+        ("llama-3.1-8b", {}, {"tensor_parallel_size": 5}, "heads-over-ranks"),
+        ("qwen1.5-4b", {}, {"tensor_parallel_size": 5}, "width-over-ranks"),  # 6,912 columns
+        ("qwen3-235b-a22b-fp8", {}, {"tensor_parallel_size": 8}, "quantised-width-over-ranks"),
+        ("llama-3.1-8b", {}, {"kv_cache_dtype": "nvfp4"}, "cache-dtype-refused"),
+        ("deepseek-v3", {"attention_backend": "trtllm_mha"}, {"gpu": "b200"},
+         "no-attention-backend"),
+    ],
+)  # fmt: skip
+def test_a_refusal_has_a_code(
+    name: str, args: dict[str, Any], settings: dict[str, Any], code: str
+) -> None:
+    """What SGLang does not start with is told by the code of its table."""
+    with pytest.raises(UnsupportedError) as caught:
+        _plan(name, args, **settings)
+
+    assert caught.value.code == code
+    assert any(row.code == code for row in rows("sglang"))
+
+
+@pytest.mark.parametrize(
+    ("args", "settings"),
+    [
+        ({"max_running_requests": 8, "enable_dp_attention": True, "dp_size": 8},
+         {"tensor_parallel_size": 8}),
+        ({"enable_hierarchical_cache": True, "hicache_ratio": 0.5}, {"engine_version": "0.5.15"}),
+        ({"enable_hierarchical_cache": True, "hicache_ratio": 1.0}, {"engine_version": "0.5.14"}),
+        ({}, {"gpu": "t4"}),
+    ],
+)  # fmt: skip
+def test_the_neighbour_of_a_refusal(args: dict[str, Any], settings: dict[str, Any]) -> None:
+    """One step away SGLang starts."""
+    assert _plan("llama-3.1-8b", args, **settings).ranks
+
+
+def test_blocks_of_scales_that_ranks_share() -> None:
+    """Experts of 1,536 columns: 384 on 4 ranks are 3 blocks, 192 on 8 none; whole ones are."""
+    assert _plan("qwen3-235b-a22b-fp8", tensor_parallel_size=4).ranks
+    assert _plan("qwen3-235b-a22b-fp8", tensor_parallel_size=8, enable_expert_parallel=True).ranks
+    assert _plan("qwen3-235b-a22b", tensor_parallel_size=8).ranks
+
+
+def _floors(name: str, args: dict[str, Any], **settings: Any) -> dict[str, int]:
+    return {floor.code: floor.units for floor in _plan(name, args, **settings).floors}
+
+
+def test_what_memory_must_hold() -> None:
+    """States by the release, of one request; a window and more than a page; one page of tokens."""
+    assert _floors("qwen3.5-27b", {}) == {
+        "no-room-for-states": 1,
+        "no-memory-for-blocks": 1,
+        "no-room-for-requests": 5,  # 3, and 2 that follow overlapping batches
+    }
+    assert _floors("qwen3.5-27b", {}, engine_version="0.5.12") == {
+        "no-memory-for-blocks": 1,
+        "no-room-for-requests": 3,
+    }
+    assert _floors("qwen3.5-27b", {"disable_radix_cache": True})["no-room-for-requests"] == 1
+    assert _floors("gpt-oss-20b", {}) == {"no-memory-for-blocks": 1, "window-pool-too-small": 130}
+    assert "window-pool-too-small" not in _floors("gpt-oss-20b", {}, engine_version="0.5.15")
+    assert _floors("gpt-oss-20b", {"page_size": 64})["window-pool-too-small"] == 4
+
+
+@pytest.mark.parametrize(("tokens", "starts"), [(129, False), (130, True)])
+def test_the_windows_pool_at_its_edge(tokens: int, starts: bool) -> None:
+    """`sliding_window_size + page_size >= swa_tokens` is refused (validate_swa_pool_size)."""
+    made = _plan("gpt-oss-20b", {"swa_full_tokens_ratio": tokens / 65_536 + 1e-9,
+                                 "max_total_tokens": 65_536})  # fmt: skip
+    found = short_of(made, 2**36)
+
+    assert (found is None) is starts
+    assert made.capacity(2**36).starts is starts
+
+
+def test_the_model_s_own_path_is_no_draft_of_its_own() -> None:
+    """A draft's path that is the model's means its own layers, and not all of it once more."""
+    own = _plan("qwen3.5-27b", {"speculative_algorithm": "NEXTN"})
+    same = _plan("qwen3.5-27b", {"speculative_algorithm": "NEXTN"},
+                 draft_model=load_model("qwen3.5-27b"))  # fmt: skip
+
+    assert same.ranks == own.ranks
+    assert same.loads_drafts
+    assert own.loads_drafts
+
+
 @pytest.mark.parametrize(
     ("name", "args", "settings", "message"),
     [
@@ -451,8 +619,14 @@ def test_cache_bytes() -> None:
         ("gpt-oss-20b", {}, {"tensor_parallel_size": 16, "decode_context_parallel_size": 2},
          "of windows and states"),
         ("gpt-oss-20b", {}, {"kv_cache_dtype": "fp4_mx_block16"}, "beside states or windows"),
-        ("qwen3.5-27b", {"page_size": 64, "mamba_radix_cache_strategy": "no_buffer"}, {},
-         "pages of one token"),
+        ("qwen3.5-27b", {"page_size": 64, "mamba_radix_cache_strategy": "no_buffer",
+                         "disable_overlap_schedule": True}, {}, "pages of one token"),
+        ("qwen3.5-27b", {"mamba_radix_cache_strategy": "no_buffer"}, {}, "where batches overlap"),
+        ("qwen3.5-27b", {"speculative_algorithm": "NEXTN"}, {"engine_version": "0.5.13"},
+         "tracked by no_buffer"),
+        ("qwen3.5-27b", {"mamba_radix_cache_strategy": "extra_buffer",
+                         "disable_radix_cache": True}, {"engine_version": "0.5.13"},
+         "without a prefix cache"),
         ("falcon-mamba-7b", {"mamba_radix_cache_strategy": "extra_buffer"}, {}, "extra slots"),
         ("deepseek-v3", {"enable_dp_attention": True, "dp_size": 3},
          {"tensor_parallel_size": 8}, "does not divide"),
@@ -466,6 +640,23 @@ def test_cache_bytes() -> None:
         ("deepseek-v3", {"attention_backend": "trtllm_mla"},
          {"gpu": "b200", "kv_cache_dtype": "fp8_e5m2"}, "reads no fp8_e5m2"),
         ("llama-3.1-8b", {"speculative_num_steps": 3}, {}, "without speculative_algorithm"),
+        ("deepseek-v3", {"speculative_algorithm": "EAGLE", "speculative_num_steps": 3}, {},
+         "without speculative_eagle_topk"),
+        ("deepseek-v3", {"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 1}, {},
+         "without speculative_num_steps"),
+        ("deepseek-v3", {"speculative_algorithm": "EAGLE"}, {"pipeline_parallel_size": 2},
+         "over 2 pipeline stages"),
+        ("deepseek-v3", {"speculative_algorithm": "EAGLE", "disaggregation_mode": "prefill"},
+         {"pipeline_parallel_size": 2, "engine_version": "0.5.20"}, "over 2 pipeline stages"),
+        ("llama-3.1-8b", {"speculative_algorithm": "NGRAM", "enable_dp_attention": True},
+         {"tensor_parallel_size": 2, "data_parallel_size": 2}, "NGRAM with DP attention"),
+        ("qwen3.5-27b", {**_TREE, "attention_backend": "trtllm_mha"}, {}, "trtllm_mha and 4"),
+        ("qwen3.5-27b", {**_TREE, "attention_backend": "triton", "page_size": 16},
+         {"engine_version": "0.5.12", "enable_prefix_caching": False},
+         "4 branches over pages of 16 tokens"),
+        ("llama-3.1-8b", {"page_size": 64, "chunked_prefill_size": 1000}, {}, "no multiple of 64"),
+        ("deepseek-v3.2", {"chunked_prefill_size": 256, "enable_dp_attention": True},
+         {"tensor_parallel_size": 8, "data_parallel_size": 8}, "32 tokens at once on each of 8"),
         ("llama-3.1-8b", {"hicache_ratio": 3}, {}, "without enable_hierarchical_cache"),
         ("gpt-oss-20b", {"enable_hierarchical_cache": True}, {}, "full attention and MLA alone"),
         ("llama-3.1-8b", {"tp_size": 2, "tensor_parallel_size": 4}, {}, "contradict"),
