@@ -17,7 +17,7 @@ from kvcalc.checks.file import (
     is_check_file,
     read_check_file,
 )
-from kvcalc.checks.models import Models
+from kvcalc.checks.models import Models, Named
 from kvcalc.checks.servers import of_entry, of_server
 from kvcalc.checks.sized import Load
 from kvcalc.checks.targets import Fault, Target
@@ -68,7 +68,11 @@ def read_settings(path: str) -> CheckFile:
 
 
 def gather(
-    paths: Sequence[str], command: Sequence[str], options: Options, stdin: bytes | None = None
+    paths: Sequence[str],
+    command: Sequence[str],
+    options: Options,
+    stdin: bytes | None = None,
+    notes: list[str] | None = None,
 ) -> list[Target]:
     """Return what is to be checked, in the order in which it is named.
 
@@ -77,6 +81,7 @@ def gather(
         command: a serve command.
         options: of the run.
         stdin: what `-` holds; the process's own where it is not given.
+        notes: gains a line for every model of the options that nothing serves.
 
     Raises:
         UsageError: there is nothing to check.
@@ -92,12 +97,15 @@ def gather(
         paths = [DEFAULT_FILE]
     targets: list[Target] = []
     broken: list[tuple[str, KvcalcError]] = []
-    context = _context(options, options.settings)
+    used: set[str] = set()
+    context = _context(options, options.settings, used)
+    for given in options.models:  # whether or not anything is served by that name
+        _loadable(given, context.models)
     if command:
         targets += [of_server(server, context) for server in _of_command(command)]
     for path in paths:
         try:
-            targets += _of_path(path, options, context, stdin)
+            targets += _of_path(path, options, context, stdin, used)
         except KvcalcError as error:
             broken.append((path, error))
     if broken and not targets:
@@ -109,17 +117,47 @@ def gather(
             hint="name the files that start one: a Deployment, a compose file, a script",
             where=", ".join(printable(p) for p in paths),
         )
+    if notes is not None:
+        notes.extend(_unused(options, used))
     return _named_apart(targets)
 
 
-def _context(options: Options, settings: CheckFile | None) -> Context:
-    """Return what holds for every file that has no kvcalc.yaml of its own."""
-    named, fallback = {}, None
+def _loadable(given: str, models: Models) -> None:
+    try:
+        models.load(given.rpartition("=")[2])
+    except KvcalcError as error:
+        error.where = error.where or "--model"
+        raise
+
+
+def _unused(options: Options, used: set[str]) -> Iterator[str]:
+    """Yield a line for every model of the options that nothing serves."""
     for given in options.models:
         name, equals, source = given.rpartition("=")
-        if equals:
-            from kvcalc.checks.models import Named
+        if (name if equals else source) in used:
+            continue
+        why = f"nothing serves {printable(name)}" if equals else "every model served is known"
+        yield f"--model {printable(given)} has no effect: {why}"
 
+
+def _context(options: Options, settings: CheckFile | None, used: set[str]) -> Context:
+    """Return what holds for every file that has no kvcalc.yaml of its own.
+
+    Raises:
+        UsageError: two models for one name, or for what is not known.
+    """
+    named: dict[str, Named] = {}
+    fallback: str | None = None
+    for given in options.models:
+        name, equals, source = given.rpartition("=")
+        before = fallback if not equals else named[name].source if name in named else None
+        if before not in (None, source):
+            raise UsageError(
+                f"{before} and {source} are both given" + (f" for {name}" if equals else ""),
+                hint="give one of them" + ("" if equals else ", or NAME=MODEL for each name"),
+                where="--model",
+            )
+        if equals:
             named[name] = Named(source)
         else:
             fallback = source
@@ -129,6 +167,7 @@ def _context(options: Options, settings: CheckFile | None) -> Context:
         fallback=fallback,
         folders=options.folders,
         base=settings.folder if settings is not None else "",
+        used=used,
     )
     gpu = defaults.settings.get("gpu")
     _within_card(options)
@@ -165,7 +204,7 @@ def _within_card(options: Options) -> None:
 
 
 def _of_path(
-    path: str, options: Options, context: Context, stdin: bytes | None
+    path: str, options: Options, context: Context, stdin: bytes | None, used: set[str]
 ) -> Iterator[Target]:
     found: list[tuple[Source, str | None, list[Server]]] = []
     for source in find([path], stdin):
@@ -178,7 +217,7 @@ def _of_path(
     charts = charts_of(source.name for source, _, servers in found if servers)
     for source, text, servers in found:
         if text is not None:
-            yield from _of_check_file(source, text, options)
+            yield from _of_check_file(source, text, options, used)
         elif not is_values_of(source.name, charts):
             yield from (of_server(server, context) for server in servers)
 
@@ -232,7 +271,7 @@ def _text_of(source: Source) -> str | None:
         return None
 
 
-def _of_check_file(source: Source, text: str, options: Options) -> Iterator[Target]:
+def _of_check_file(source: Source, text: str, options: Options, used: set[str]) -> Iterator[Target]:
     folder = "" if source.name == "-" else os.path.dirname(source.name)
     file = read_check_file(text, printable(source.name), folder)
     if not file.deployments:
@@ -243,7 +282,7 @@ def _of_check_file(source: Source, text: str, options: Options) -> Iterator[Targ
             hint="write deployments: with a list under it, or name the manifests to check",
             where=file.file,
         )
-    context = _context(options, file)
+    context = _context(options, file, used)
     loads: dict[str, Load] = {}
     for entry in file.deployments:
         chosen = tuple(_load(name, file, loads) for name in entry.workloads)

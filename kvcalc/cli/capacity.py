@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import typer
+from msgspec.structs import replace
 
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
     CARD,
+    COMPARED,
     DEPLOYMENT,
     ENGINE,
     KV_MEMORY,
@@ -60,6 +62,7 @@ def add(app: typer.Typer) -> None:
         help="Whether a model fits on a card, with how many tokens and sequences, and what each"
         " setting would change.",
         epilog="Example: kvcalc capacity llama-3.1-8b --gpu l40s --max 32768 --levers",
+        compared=(*COMPARED, "sequences", "instances"),
     )
 
 
@@ -76,14 +79,15 @@ def run(values: Values) -> None:
     )
     refused: list[str] = []
 
-    def ask(question: Question) -> CapacityAnswer:
-        return answer(
+    def ask(question: Question, one: inputs.Combination) -> CapacityAnswer:
+        found = answer(
             question,
             with_levers=values["levers"],
             solve_for=wanted,
             with_layouts=values["layouts"],
             suggest=values["suggest"],
         )
+        return replace(found, flags=one.values.apart)
 
     results = answered(values, notes, refused, ask)
     emit("capacity", values, inputs.echo(values), results, notes, refused)

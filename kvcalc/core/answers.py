@@ -243,6 +243,7 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
             value. None where nothing that was asked fits, or no command starts the engine.
         suggested_notes: what to know of the command, or why there is none.
         log: what the engine prints with the expected figures.
+        flags: what sets it apart from the others, where an option was given several values.
     """
 
     model: str
@@ -284,3 +285,4 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
     unsupported: tuple[str, ...]
     convention: tuple[str, ...]
     source: str
+    flags: tuple[str, ...] = ()

@@ -43,6 +43,7 @@ def summarise(
     longest_that_fits: int | None = None,
     log: tuple[str, ...] = (),
     differences: tuple[Difference, ...] = (),
+    flags: tuple[str, ...] = (),
 ) -> PlanSummary:
     """Return the summary of a plan.
 
@@ -54,6 +55,7 @@ def summarise(
             plan that would fit, which this plan does not tell.
         log: what the engine prints about that cache.
         differences: why it is not like another engine's plan.
+        flags: what sets it apart from other plans.
     """
     rank, longest = plan.rank, plan.max_model_len
     grown, period = plan.growth()
@@ -103,6 +105,7 @@ def summarise(
         convention=plan.convention,
         source=plan.source,
         differences=differences,
+        flags=flags,
     )
 
 

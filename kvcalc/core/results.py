@@ -91,6 +91,7 @@ class PerToken(Value, frozen=True, kw_only=True):
         state_bytes: fixed, a sequence.
         encoder_bytes: rows of an encoder's output, a sequence.
         explain: the formula with the numbers put in, a line each; empty unless asked for.
+        flags: what sets it apart from the others, where an option was given several values.
     """
 
     model: str
@@ -111,6 +112,7 @@ class PerToken(Value, frozen=True, kw_only=True):
     layers: tuple[LayerGroup, ...]
     sequences: tuple[SequenceSize, ...]
     explain: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 class WasteBytes(Value, frozen=True, kw_only=True):
@@ -340,7 +342,8 @@ class Comparison(Value, frozen=True, kw_only=True):
 
     `reserved_gain` is contiguous over paged reserved bytes, None when paged reserves nothing.
     Totals add up what each request reserves while it runs; `at_once` is told where the settings
-    fix the size of the cache and not all requests run at once.
+    fix the size of the cache and not all requests run at once. `flags` set it apart from the
+    others, where an option was given several values.
     """
 
     model: str
@@ -360,6 +363,7 @@ class Comparison(Value, frozen=True, kw_only=True):
     concurrency: Concurrency | None = None
     at_once: AtOnce | None = None
     explain: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 class SequencesOfMax(Value, frozen=True, kw_only=True):
@@ -542,6 +546,7 @@ class PlanSummary(Value, frozen=True, kw_only=True):
         source: engine, version, files and symbols that they follow.
         differences: where several engines are asked, the causes for which this one is not like the
             first.
+        flags: what sets it apart from the others, where an option was given several values.
     """
 
     model: str
@@ -565,3 +570,4 @@ class PlanSummary(Value, frozen=True, kw_only=True):
     convention: tuple[str, ...]
     source: str
     differences: tuple[Difference, ...] = ()
+    flags: tuple[str, ...] = ()

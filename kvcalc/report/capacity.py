@@ -44,7 +44,7 @@ def _side_by_side(results: Sequence[CapacityAnswer], size: Size) -> Grid:
         served = _times(r.max_concurrency)
         longest = format_count(r.max_model_len_that_fits)
         needed = size(r.needed_bytes)
-        name = f"{r.model}, {r.engine}"
+        name = " ".join((f"{r.model}, {r.engine}", *r.flags))
         tokens = format_count(r.kv_cache_tokens)
         kept = [r.kv_cache_dtype]
         if blocks:
@@ -68,6 +68,8 @@ def _range(low: int | None, high: int | None, size: Size) -> str:
 def _answer(result: CapacityAnswer, size: Size) -> list[Block]:
     version = f" {result.engine_version}" if result.engine_version else ""
     card = f" on {result.gpu}" if result.gpu else ""
+    if result.flags:
+        card += f" ({' '.join(result.flags)})"
     blocks: list[Block] = [
         Heading(
             f"{result.model}, {result.kv_cache_dtype}, engine {result.engine}{version}{card}:"
