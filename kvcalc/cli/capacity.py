@@ -23,6 +23,7 @@ from kvcalc.cli.output import emit
 from kvcalc.cli.questions import answered
 from kvcalc.cli.values import Values
 from kvcalc.core.answers import CapacityAnswer
+from kvcalc.core.errors import UsageError
 from kvcalc.sizing import SETTINGS, Question, answer
 
 _Q = "Question"
@@ -80,6 +81,15 @@ def run(values: Values) -> None:
     refused: list[str] = []
 
     def ask(question: Question, one: inputs.Combination) -> CapacityAnswer:
+        deployment = question.deployment
+        nothing = deployment.gpu is None and deployment.kv_cache_memory_bytes is None
+        if values["require_fit"] and nothing:
+            raise UsageError(
+                "whether it fits into what memory?",
+                hint="name the GPU (--gpu h100-80gb), its memory (--gpu-memory) or the cache's"
+                " (--kv-memory)",
+                where="--require-fit",
+            )
         found = answer(
             question,
             with_levers=values["levers"],

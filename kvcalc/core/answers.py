@@ -31,7 +31,8 @@ class Figures(Value, frozen=True, kw_only=True):
         starts: the engine starts: its own check passes, or it shortens the maximum, or it does not
             check.
         fits: the goal is met: as many whole sequences of the maximum as are asked for have room
-            and are run at once.
+            and are run at once. None where the settings fix the cache and no GPU is named to hold
+            it.
         max_model_len_that_fits: the longest length, up to the maximum, of which as many as are
             asked for (or as the engine runs, where that is less) fit at once; 0: none.
     """
@@ -42,7 +43,7 @@ class Figures(Value, frozen=True, kw_only=True):
     max_concurrency: float
     max_sequences: int
     starts: bool
-    fits: bool
+    fits: bool | None
     max_model_len_that_fits: int
 
 
@@ -228,7 +229,7 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
         verdict: the answer in a sentence.
         sequences: the goal: so many sequences of the maximum at once, on all servers together.
         fits: the goal is surely met: `low.fits`. Everything takes its most, within the share and
-            beside it.
+            outside it.
         may_fit: it is met if everything beside the cache takes its least: `high.fits`.
         missing_bytes: what one GPU lacks for it at the low end, in the cache and beside it; 0 where
             it fits, and where no memory would do (see verdict).
@@ -256,8 +257,8 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
     max_model_len: int
     sequences: int
     verdict: str
-    fits: bool
-    may_fit: bool
+    fits: bool | None
+    may_fit: bool | None
     kv_cache_bytes: int | None
     num_blocks: int | None
     kv_cache_tokens: int

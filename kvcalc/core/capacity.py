@@ -20,6 +20,7 @@ __all__ = [
     "Capacity",
     "Logged",
     "PoolCapacity",
+    "allocated",
     "capacity",
     "holds",
     "least_of",
@@ -201,7 +202,7 @@ def _need_as_reported(plan: CachePlan, pool: Pool, n: int) -> int:
 def _whole_sequences(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> int:
     if plan.split == "fungible":
         return int(_concurrency(plan, rank, budget, n) or 0)
-    if plan.split == "fixed" and budget is not None and _allocated(rank) > budget:
+    if plan.split == "fixed" and budget is not None and allocated(rank) > budget:
         return 0
     counts = [
         pool.usable(units) // need
@@ -257,7 +258,7 @@ def _starts(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> bool:
         return _whole_sequences(plan, rank, budget, n) >= 1
     if plan.split == "one_pool":
         return start_up_need(plan, rank, n) <= start_up_limit(plan, rank, budget)
-    if budget is not None and _allocated(rank) > budget:
+    if budget is not None and allocated(rank) > budget:
         return False  # the settings fix the size, and it is more than there is
     return all(
         pool.need(rank.local(n)) <= pool.usable(units)
@@ -265,7 +266,7 @@ def _starts(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> bool:
     )
 
 
-def _allocated(rank: Rank) -> int:
+def allocated(rank: Rank) -> int:
     """Bytes of a rank whose units the settings fix; 0 where a budget decides on some of them."""
     within = [pool for pool in rank.pools if not pool.beside]
     if any(pool.units is None for pool in within):
@@ -276,7 +277,7 @@ def _allocated(rank: Rank) -> int:
 def _all_allocated(plan: CachePlan, budgets: tuple[int | None, ...]) -> bool:
     """Whether every rank has room for what the settings fix."""
     return all(
-        budget is None or _allocated(rank) <= budget
+        budget is None or allocated(rank) <= budget
         for rank, budget in zip(plan.ranks, budgets, strict=True)
     )
 

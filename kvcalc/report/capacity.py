@@ -41,6 +41,8 @@ def _side_by_side(results: Sequence[CapacityAnswer], size: Size) -> Grid:
     for r in results:
         cache = _range(r.low.kv_cache_bytes, r.high.kv_cache_bytes, size)
         fits = "yes" if r.fits else "perhaps" if r.may_fit else "no"
+        if r.fits is None:
+            fits = "of which GPU?"
         served = _times(r.max_concurrency)
         longest = format_count(r.max_model_len_that_fits)
         needed = size(r.needed_bytes)

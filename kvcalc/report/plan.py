@@ -171,8 +171,11 @@ def _started(start: StartUp, longest: int, size: Size) -> list[Block]:
         verdict = f"starts, for sequences of up to {format_count(start.max_model_len_served)}"
     elif start.start == "never_checks" and start.max_model_len_that_fits < longest:
         verdict = "starts, and checks nothing"
+    heading = f"with {given} it {verdict}"
+    if start.kv_cache_bytes is None and verdict == "starts":  # on a GPU that has room for it
+        heading = f"{given} holds a sequence of the maximum"
     blocks: list[Block] = [
-        Heading(f"with {given} it {verdict}"),
+        Heading(heading),
         Grid(("", ""), tuple(rows)),
     ]
     if start.log:

@@ -57,7 +57,7 @@ def answer(
     worked = work(question)
     found = worked.plan
     low, middle, high = (figured(question, worked, end) for end in get_args(End))
-    missing = 0 if low.fits else worked.missing()
+    missing = 0 if low.fits in (True, None) else worked.missing()
     grown, period = found.growth(windows_open=False)
     needed = found.bytes_needed(found.max_model_len)
     deployment = question.deployment

@@ -50,7 +50,7 @@ def figures(worked: Worked, end: End) -> Figures:
         max_concurrency=found.max_concurrency,
         max_sequences=found.max_sequences,
         starts=found.starts and worked.runs(end) and worked.too_long is None,
-        fits=worked.meets(end),
+        fits=worked.fits(end),
         max_model_len_that_fits=held if worked.longest is None else min(held, worked.longest),
     )
 

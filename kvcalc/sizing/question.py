@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from kvcalc.core.capacity import allocated
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError, UsageError
 from kvcalc.core.explain import beyond
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.memory import MemoryBudget
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import CachePlan, Rank
+from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import cdiv, format_bytes, format_count
 from kvcalc.core.visible import left_free
 from kvcalc.engines import budgets, plan, shares_out
@@ -140,7 +141,7 @@ def _counted(found: CachePlan, memory: tuple[MemoryBudget, ...]) -> tuple[Memory
     return tuple(
         msgspec.structs.replace(
             one,
-            given_bytes=_allocated(rank),
+            given_bytes=allocated(rank),
             share_source="the settings count its blocks, whatever is left of the share:"
             f" {one.share_source}",
         )
@@ -148,11 +149,6 @@ def _counted(found: CachePlan, memory: tuple[MemoryBudget, ...]) -> tuple[Memory
         else one
         for one, rank in zip(memory, found.ranks, strict=True)
     )
-
-
-def _allocated(rank: Rank) -> int:
-    within = (pool for pool in rank.pools if not pool.beside)
-    return rank.fixed_bytes + sum(pool.total_bytes(pool.units or 0) for pool in within)
 
 
 def _weights_alone(question: Question, deployment: Deployment) -> Refusal | None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from kvcalc.core.answers import Figures
+from kvcalc.core.capacity import allocated
+from kvcalc.core.deployment import GpuSpec
+from kvcalc.core.errors import KvcalcError
+from kvcalc.core.memory import MemoryBudget, summed
+from kvcalc.core.plan import Rank
 from kvcalc.core.units import format_bytes, format_concurrency, format_count, format_number_of
-from kvcalc.sizing.question import Question
+from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.shares import PLACES
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.worked import Worked
@@ -34,6 +41,8 @@ def _verdict(
     question: Question, worked: Worked, found: tuple[Figures, Figures, Figures], missing: int
 ) -> str:
     low, _, high = found
+    if low.fits is None:
+        return _needs(question, worked)
     if low.fits:
         return _yes(question, worked, low, high)
     wanted = _wanted(question, worked)
@@ -49,6 +58,36 @@ def _verdict(
             f" its most {format_bytes(missing)} are missing."
         )
     return _no(worked, wanted, found, missing)
+
+
+_ROOMY = GpuSpec(name="any", title="any GPU", memory_bytes=2**50, compute_capability="9.0")
+
+
+def _needs(question: Question, worked: Worked) -> str:
+    """Return what is needed, where the settings fix the cache and no GPU is named to hold it."""
+    ask = "name the GPU (--gpu) to know whether it fits"
+    deployment = msgspec.structs.replace(question.deployment, gpu=_ROOMY)
+    try:
+        (most, cache) = max(
+            (_taken(one, rank), allocated(rank))
+            for done in [work(question._replace(deployment=deployment))]
+            for one, rank in zip(done.cards, done.plan.ranks, strict=False)
+        )
+    except (KvcalcError, ValueError):  # nothing tells the weights, or no GPU has a part
+        held = format_bytes(max(allocated(rank) for rank in worked.plan.ranks))
+        return f"Needs {held} for the cache, and more for the weights: {ask}."
+    count = worked.plan.num_gpus
+    each = "" if count == 1 else f" on each of {format_count(count)} GPUs"
+    return (
+        f"Needs up to {format_bytes(most)} of free GPU memory{each}, {format_bytes(cache)} of it"
+        f" for the cache: {ask}."
+    )
+
+
+def _taken(memory: MemoryBudget, rank: Rank) -> int:
+    """Return what a GPU must hold at the most: the cache and all outside it."""
+    terms = (*memory.terms, *memory.before, *memory.outside)
+    return allocated(rank) + summed(terms, "low")
 
 
 def _yes(question: Question, worked: Worked, low: Figures, high: Figures) -> str:
