@@ -19,12 +19,13 @@ from kvcalc.cli.options import (
     register,
     text,
 )
-from kvcalc.cli.output import emit
+from kvcalc.cli.output import emit, progress
 from kvcalc.cli.questions import answered
 from kvcalc.cli.values import Values
 from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.errors import UsageError
 from kvcalc.sizing import SETTINGS, Question, answer
+from kvcalc.sizing.question import listen
 
 _Q = "Question"
 _UNMET = 1
@@ -36,6 +37,8 @@ _QUESTION = (
     flag("levers", "--levers", panel=_Q, help="What each setting would buy, the best first."),
     text("solve", "--solve", metavar="SETTING", panel=_Q, env=False, many=True,
          help=f"Turn the question round: {', '.join(SETTINGS)}. Repeatable."),
+    flag("all_layouts", "--all-layouts", panel=_Q,
+         help="Solve for gpus and tp among all splits: 13 stages, 64 tensor ranks, too."),
     flag("layouts", "--layouts", panel=_Q,
          help="The same GPUs in other ways: 2 x TP4 against 1 x TP8."),
     text("instances", "--instances", metavar="N", panel=_Q,
@@ -99,7 +102,8 @@ def run(values: Values) -> None:
         )
         return replace(found, flags=one.values.apart)
 
-    results = answered(values, notes, refused, ask)
+    with progress("solving") as step, listen(step):
+        results = answered(values, notes, refused, ask)
     emit("capacity", values, inputs.echo(values), results, notes, refused)
     if values["require_fit"] and (refused or not all(result.fits for result in results)):
         raise typer.Exit(_UNMET)

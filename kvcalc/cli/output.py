@@ -9,6 +9,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from kvcalc.core.errors import InputError, UsageError
 from kvcalc.core.units import UnitSystem
 from kvcalc.models.text import printable
 
-__all__ = ["FORMATS", "Shown", "emit", "say", "write_file", "write_out"]
+__all__ = ["FORMATS", "Shown", "emit", "progress", "say", "write_file", "write_out"]
 
 FORMATS = ("table", "json", "csv", "markdown")
 
@@ -41,6 +42,9 @@ class Shown(NamedTuple):
 
 
 _BLOCK_MARKS = "█░─"
+_SILENT_SECONDS = 1.0
+"""After which it is shown that something is still being done."""
+_BETWEEN_SECONDS = 0.1
 _LONGEST_LINE = 1_000  # of a note or an error
 _NARROWEST = 40  # columns; below this nothing readable can be laid out
 
@@ -96,6 +100,31 @@ def say(kind: str, line: str) -> None:
     encoding = sys.stderr.encoding or "utf-8"
     with contextlib.suppress(OSError):
         print(f"{kind}: {text}".encode(encoding, "replace").decode(encoding), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[], None]]:
+    """Give what is to be called at every step of something that may take long.
+
+    From the first second on a line on a terminal's stderr counts the steps, and it is gone when
+    the result is there; nothing is written into a file or a pipe.
+    """
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    due, steps, shown = time.monotonic() + _SILENT_SECONDS, 0, False
+
+    def step() -> None:
+        nonlocal due, steps, shown
+        steps += 1
+        now = time.monotonic()
+        if terminal and now > due:
+            due, shown = now + _BETWEEN_SECONDS, True
+            print(f"\r{what}: {steps} settings tried", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield step
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def write_out(text: str) -> None:

@@ -170,6 +170,7 @@ def _question(
             workload=load,
             instances=inputs.number(values, "instances") or 1,
             free_bytes=given.free,
+            all_layouts=bool(values.get("all_layouts")),
         )
     )
 

@@ -226,7 +226,7 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
     cache, `low` and `high` at its ends. Where the cache is given all three are the same.
 
     Attributes:
-        verdict: the answer in a sentence.
+        verdict: the answer in a sentence; of what was solved for, the solution first.
         sequences: the goal: so many sequences of the maximum at once, on all servers together.
         fits: the goal is surely met: `low.fits`. Everything takes its most, within the share and
             outside it.

@@ -79,6 +79,8 @@ def _answer(result: CapacityAnswer, size: Size) -> list[Block]:
         ),
         Text((result.verdict,)),
     ]
+    if result.solutions:  # the answer to what was asked is the first line
+        blocks.reverse()
     for budget in result.budget:
         blocks.extend(_budget(budget, size, several=len(result.budget) > 1))
     blocks.append(_figures(result, size))

@@ -22,7 +22,7 @@ from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.sharing import notes_on_sharing, one_of_several
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve import solved
-from kvcalc.sizing.verdict import verdict
+from kvcalc.sizing.verdict import solved_verdict, verdict
 from kvcalc.sizing.worked import Worked
 
 if TYPE_CHECKING:
@@ -67,6 +67,9 @@ def answer(
     told: tuple[str, ...] = ()
     if suggest:
         solutions, command, told = _suggested(question, (low, high), turned)
+    said = verdict(question, worked, (low, middle, high), missing)
+    if solutions:
+        said = f"{solved_verdict(question, worked, solutions)} As asked: {said}"
     gaining, refused = _levers(question, worked, middle) if with_levers else ((), ())
     tried = gaining or refused
     return CapacityAnswer(
@@ -79,7 +82,7 @@ def answer(
         block_bytes=found.block_bytes,
         max_model_len=found.max_model_len,
         sequences=question.sequences,
-        verdict=verdict(question, worked, (low, middle, high), missing),
+        verdict=said,
         fits=low.fits,
         may_fit=high.fits,
         kv_cache_bytes=middle.kv_cache_bytes,

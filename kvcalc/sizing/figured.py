@@ -37,8 +37,9 @@ def figured(question: Question, worked: Worked, end: End) -> Figures:
     if not _may_shorten(worked, worked.budgets(end)):
         return found
     from kvcalc.sizing.solve.lengths import longest  # few questions come here
+    from kvcalc.sizing.solve.searches import Tries
 
-    shorter = longest(question, end, below=worked.plan.max_model_len) or 0
+    shorter = longest(Tries(question), end, below=worked.plan.max_model_len) or 0
     return msgspec.structs.replace(found, max_model_len_that_fits=shorter)
 
 

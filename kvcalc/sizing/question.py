@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -24,7 +25,7 @@ from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.weights import least_without_cache, weights_of
 from kvcalc.sizing.worked import Worked
 
-__all__ = ["Question", "work"]
+__all__ = ["Question", "listen", "work"]
 
 
 class Question(NamedTuple):
@@ -41,6 +42,7 @@ class Question(NamedTuple):
         workload: (name, requests) to tell the concurrency of.
         instances: servers of this kind on each card.
         free_bytes: of each card before this server starts; None where it is alone.
+        all_layouts: splits over GPUs that nobody deploys are solutions too.
     """
 
     model: ModelSpec
@@ -52,6 +54,7 @@ class Question(NamedTuple):
     workload: tuple[str, Lengths] | None = None
     instances: int = 1
     free_bytes: int | None = None
+    all_layouts: bool = False
 
     @property
     def each(self) -> int:
@@ -64,6 +67,19 @@ class Question(NamedTuple):
         return sizes_of(self.deployment).holders * self.instances
 
 
+_listening: list[Callable[[], None]] = []
+
+
+@contextmanager
+def listen(heard: Callable[[], None]) -> Iterator[None]:
+    """Call a function at every question that is worked out meanwhile: to show that one is."""
+    _listening.append(heard)
+    try:
+        yield
+    finally:
+        _listening.remove(heard)
+
+
 def work(question: Question) -> Worked:
     """Plan a question and say what is left for its cache.
 
@@ -72,6 +88,8 @@ def work(question: Question) -> Worked:
         UnsupportedError: the engine refuses it, or kvcalc does not model it.
         InvalidValueError: more free than there is, or shares of more than the card.
     """
+    for heard in _listening:
+        heard()
     deployment = with_free(question.deployment, question.free_bytes)
     check_shares(deployment, question.instances)
     found = plan(question.model, deployment)
