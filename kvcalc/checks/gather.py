@@ -124,7 +124,7 @@ def gather(
 
 def _loadable(given: str, models: Models) -> None:
     try:
-        models.load(given.rpartition("=")[2])
+        models.load(given.partition("=")[2] or given)
     except KvcalcError as error:
         error.where = error.where or "--model"
         raise
@@ -133,8 +133,8 @@ def _loadable(given: str, models: Models) -> None:
 def _unused(options: Options, used: set[str]) -> Iterator[str]:
     """Yield a line for every model of the options that nothing serves."""
     for given in options.models:
-        name, equals, source = given.rpartition("=")
-        if (name if equals else source) in used:
+        name, equals, _ = given.partition("=")
+        if name in used:
             continue
         why = f"nothing serves {printable(name)}" if equals else "every model served is known"
         yield f"--model {printable(given)} has no effect: {why}"
@@ -149,7 +149,8 @@ def _context(options: Options, settings: CheckFile | None, used: set[str]) -> Co
     named: dict[str, Named] = {}
     fallback: str | None = None
     for given in options.models:
-        name, equals, source = given.rpartition("=")
+        name, equals, source = given.partition("=")
+        source = source if equals else name
         before = fallback if not equals else named[name].source if name in named else None
         if before not in (None, source):
             raise UsageError(

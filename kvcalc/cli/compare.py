@@ -63,7 +63,7 @@ def run(values: Values) -> None:
     planned = inputs.plans(models, deployed, notes, refused=refused)
     results = []
     for found, _, (each, _) in planned:
-        memory = inputs.some_size(each, "kv_memory", "a cache", "15GiB")
+        memory = inputs.size(each, "kv_memory")
         if memory:
             notes += _does_not_start(found, memory)
         result = compare(

@@ -83,32 +83,49 @@ def one_variable(values: Values, variables: Mapping[str, Sequence[str]]) -> None
 
 
 def idle(values: Values, names: Iterable[str], why: str) -> list[str]:
-    """Return a note on the options that were given and have no effect; none where none was."""
-    given = [
-        values.places[name]
-        for name in names
-        if values.origins.get(name) in (Origin.TYPED, Origin.VARIABLE)
-    ]
-    if not given:
+    """Return a note on the options that were given and have no effect; none where none was.
+
+    Raises:
+        KvcalcError: one that cannot be read, and that no engine reads here.
+    """
+    typed = (Origin.TYPED, Origin.VARIABLE)
+    found = [name for name in names if values.origins.get(name) in typed]
+    if not found:
         return []
+    for name in found:
+        _read(values, name)
+    given = [values.places[name] for name in found]
     return [
         f"{', '.join(dict.fromkeys(given))} {'has' if len(given) == 1 else 'have'} no effect: {why}"
     ]
 
 
-def read_all(values: Values) -> None:
+def read_all(values: Values, *, planned: bool = False) -> None:
     """Read every value that was given, whether or not the command goes on to need it.
+
+    Args:
+        values: what was given.
+        planned: an engine plans with them, and says itself which words it knows.
 
     Raises:
         KvcalcError: the first that cannot be read, with its place.
     """
-    for name, read in _READERS.items():
-        given = values.get(name)
-        if given is None or values.origins.get(name) is Origin.DEFAULT:
-            continue
-        texts = values.repeated.get(name) or (given if isinstance(given, list) else [given])
-        for text in texts:
-            values.at(name, partial(read, str(text)))
+    for name in _READERS:
+        if not (planned and name in _OF_ENGINES):
+            _read(values, name)
+
+
+def _read(values: Values, name: str) -> None:
+    given = values.get(name)
+    if name not in _READERS or given is None or values.origins.get(name) is Origin.DEFAULT:
+        return
+    texts = values.repeated.get(name) or (given if isinstance(given, list) else [given])
+    for text in texts:
+        values.at(name, partial(_READERS[name], str(text)))
+
+
+_OF_ENGINES = ("engine_version", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
+"""Options of whose words each engine knows others."""
 
 
 def _count(text: str) -> object:
@@ -203,7 +220,8 @@ _READERS: dict[str, Callable[[str], object]] = {
         _count,
     ),
     **dict.fromkeys(("ctx_size", "parallel"), _count_from_0),
-    **dict.fromkeys(("max", "at", "tokens", "running_tokens"), _tokens),
+    **dict.fromkeys(("max", "at", "running_tokens"), _tokens),
+    "tokens": parse_tokens,
     **dict.fromkeys(
         (
             *("kv_memory", "gpu_memory", "gpu_free", "weights", "limit"),

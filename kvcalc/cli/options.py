@@ -355,7 +355,7 @@ def register(
         given = Values(values, origins, _places(ctx, flags, origins), ctx.obj or ())
         one_variable(given, _variables(ctx))
         keep_repeated(given, _every(ctx, origins), compared)
-        read_all(given)
+        read_all(given, planned=name in _PLANNED)
         run(given)
 
     parameters = [
@@ -377,6 +377,9 @@ def register(
     }
     app.command(name, cls=Command, help=help, epilog=epilog)(command)
 
+
+_PLANNED = ("per-token", "compare", "plan", "capacity", "frag", "probe")
+"""Commands that plan with what they are given, as a rule."""
 
 _ORIGINS = {
     "COMMANDLINE": Origin.TYPED,

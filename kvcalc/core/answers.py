@@ -25,6 +25,7 @@ class Figures(Value, frozen=True, kw_only=True):
     Attributes:
         kv_cache_bytes: of the GPU that decides; None where the settings fix the cache.
         num_blocks: blocks that the engine makes; None where it has no blocks.
+        block_bytes: of each of them, on the GPU that decides.
         kv_cache_tokens: tokens as the engine logs them.
         max_concurrency: sequences of the maximum at once, as it logs them.
         max_sequences: whole ones that really fit.
@@ -39,6 +40,7 @@ class Figures(Value, frozen=True, kw_only=True):
 
     kv_cache_bytes: int | None
     num_blocks: int | None
+    block_bytes: int | None
     kv_cache_tokens: int
     max_concurrency: float
     max_sequences: int

@@ -21,6 +21,7 @@ __all__ = [
     "Logged",
     "PoolCapacity",
     "allocated",
+    "binding_rank",
     "capacity",
     "holds",
     "least_of",
@@ -374,8 +375,10 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
         for pool, count in zip(rank.pools, units, strict=True)
     )
     tokens, times = _logged(plan, rank, units, concurrency, n)
+    blocks = _blocks(plan, rank, units)
     if plan.split == "fixed" and not _all_allocated(plan, budgets):
         tokens, times, whole = 0, 0.0, 0  # all of it or nothing
+        blocks = None if blocks is None else 0
     fits = _starts_everywhere(plan, budgets, n)
     longest_served = _served(plan, budgets, n)
     starts = {"refuses": fits, "shortens": longest_served > 0, "never_checks": True}[plan.start]
@@ -383,8 +386,8 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
         kv_cache_bytes=budget,
         max_model_len=n,
         block_size=plan.block_size,
-        block_bytes=plan.block_bytes,
-        num_blocks=_blocks(plan, rank, units),
+        block_bytes=_block_bytes(plan, rank),
+        num_blocks=blocks,
         kv_cache_tokens=tokens,
         max_concurrency=times,
         max_sequences=whole,
@@ -396,6 +399,22 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
         overhead_bytes=_overhead(plan, rank, budget, pools),
         pools=pools,
     )
+
+
+def binding_rank(plan: CachePlan, budgets: Budgets) -> Rank:
+    """Return the rank that binds: the one that holds the fewest sequences of the maximum.
+
+    Where there is no memory to hold any, or none is given, the plan's own: it needs the most.
+    """
+    least = least_of(budgets)
+    if least is None or least < 1:
+        return plan.rank
+    return _binding(plan, _by_rank(plan, budgets), plan.max_model_len)[0]
+
+
+def _block_bytes(plan: CachePlan, rank: Rank) -> int | None:
+    pool = rank.block_pool if plan.block_size else None
+    return None if pool is None else pool.unit_bytes
 
 
 def _binding(plan: CachePlan, budgets: tuple[int | None, ...], n: int) -> tuple[Rank, int | None]:
@@ -410,7 +429,7 @@ def _binding(plan: CachePlan, budgets: tuple[int | None, ...], n: int) -> tuple[
 
 def _blocks(plan: CachePlan, rank: Rank, units: tuple[int, ...]) -> int | None:
     """Return the units of the pool that grows; None where no pool grows in blocks of its own."""
-    growing = plan.block_pool
+    growing = rank.block_pool
     if growing is None or plan.split == "fungible" or not plan.block_size:
         return None
     counts = zip(rank.pools, units, strict=True)
@@ -481,7 +500,7 @@ def _logged(
     if plan.report == "concurrency":
         # As the engine computes it: a quotient that is no binary fraction can lose a token.
         return int(times * n), times
-    if plan.report in ("even_groups", "tokens") and plan.block_pool is not None:
+    if plan.report in ("even_groups", "tokens") and rank.block_pool is not None:
         groups = rank.pools[0].groups
         block = min((group.block_size for group in groups if group.block_size), default=0)
         tokens = units[0] // len(groups) * block * rank.token_factor

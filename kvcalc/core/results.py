@@ -497,6 +497,7 @@ class StartUp(Value, frozen=True, kw_only=True):
         beside_bytes: bytes that the engine allocates beside this cache (states' slots, tables).
         overhead_bytes: bytes that no sequence can use.
         log: the lines that it prints, or its refusal; empty for an engine that prints none.
+        gpu_bytes: memory of the GPU, where one is named.
     """
 
     kv_cache_bytes: int | None
@@ -512,6 +513,7 @@ class StartUp(Value, frozen=True, kw_only=True):
     max_model_len_served: int = 0
     beside_bytes: int = 0
     log: tuple[str, ...] = ()
+    gpu_bytes: int | None = None
 
 
 class Difference(Value, frozen=True, kw_only=True):

@@ -172,7 +172,7 @@ def _started(start: StartUp, longest: int, size: Size) -> list[Block]:
     elif start.start == "never_checks" and start.max_model_len_that_fits < longest:
         verdict = "starts, and checks nothing"
     heading = f"with {given} it {verdict}"
-    if start.kv_cache_bytes is None and verdict == "starts":  # on a GPU that has room for it
+    if verdict == "starts" and start.kv_cache_bytes is start.gpu_bytes is None:  # where it has room
         heading = f"{given} holds a sequence of the maximum"
     blocks: list[Block] = [
         Heading(heading),

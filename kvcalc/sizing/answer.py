@@ -13,6 +13,7 @@ from kvcalc.core.answers import (
     RefusedLever,
     Solution,
 )
+from kvcalc.core.capacity import binding_rank
 from kvcalc.core.memory import End
 from kvcalc.engines import start_up_log
 from kvcalc.sizing.figured import figured
@@ -58,8 +59,9 @@ def answer(
     found = worked.plan
     low, middle, high = (figured(question, worked, end) for end in get_args(End))
     missing = 0 if low.fits in (True, None) else worked.missing()
-    grown, period = found.growth(windows_open=False)
-    needed = found.bytes_needed(found.max_model_len)
+    rank = binding_rank(found, worked.middle)
+    grown, period = rank.growth(windows_open=False)
+    needed = rank.bytes_needed(found.max_model_len)
     deployment = question.deployment
     turned = tuple(solved(question, setting) for setting in solve_for)
     solutions = tuple(one.solution for one in turned)
@@ -79,7 +81,7 @@ def answer(
         gpu=_gpu(question),
         kv_cache_dtype=found.kv_cache_dtype,
         block_size=found.block_size,
-        block_bytes=found.block_bytes,
+        block_bytes=middle.block_bytes,
         max_model_len=found.max_model_len,
         sequences=question.sequences,
         verdict=said,

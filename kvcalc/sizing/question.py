@@ -97,6 +97,11 @@ def work(question: Question) -> Worked:
     own = None if long is None else question.model.longest
     each, gpu = question.each, deployment.gpu if isinstance(deployment.gpu, GpuSpec) else None
     given = deployment.kv_cache_memory_bytes
+    if given is not None and found.split == "one_pool" and found.check_fixed_units:
+        set_ = [allocated(rank) for rank in found.ranks if rank.pools and rank.units_are_set]
+        asked, given = given, max(set_, default=given)  # the settings count its blocks
+        if given > asked and gpu is None:  # and nothing says that there is room for so many
+            return Worked(found, (), None, None, None, each, too_long=long, longest=own)
     if given is not None or (deployment.gpu is None and found.split == "fixed"):
         cards = () if given is None else _beside(question, found, given)
         return Worked(found, (), given, given, given, each, cards, gpu, too_long=long, longest=own)

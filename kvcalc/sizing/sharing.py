@@ -137,7 +137,9 @@ def largest_share(memory: MemoryBudget) -> float:
     else:
         each = summed(memory.terms, "low") + memory.given_bytes + before + beside
         left = [there - each * (memory.servers - 1) - before for there in room]
-    steps = (most * _STEPS // total for most, total in zip(left, seen, strict=True) if total)
+    if not min(seen):  # the driver keeps all of so small a card
+        return 0.0
+    steps = (most * _STEPS // total for most, total in zip(left, seen, strict=True))
     return max(0, min(_STEPS, *steps)) / _STEPS
 
 

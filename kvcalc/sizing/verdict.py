@@ -10,8 +10,7 @@ from kvcalc.core.answers import Figures, Solution
 from kvcalc.core.capacity import allocated
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.memory import MemoryBudget, summed
-from kvcalc.core.plan import Rank
+from kvcalc.core.memory import summed
 from kvcalc.core.units import format_bytes, format_concurrency, format_count, format_number_of
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.shares import PLACES, SHARES
@@ -138,16 +137,11 @@ _ROOMY = GpuSpec(name="any", title="any GPU", memory_bytes=2**50, compute_capabi
 def _needs(question: Question, worked: Worked) -> str:
     """Return what is needed, where the settings fix the cache and no GPU is named to hold it."""
     ask = "name the GPU (--gpu) to know whether it fits"
-    deployment = msgspec.structs.replace(question.deployment, gpu=_ROOMY)
-    try:
-        (most, cache) = max(
-            (_taken(one, rank), allocated(rank))
-            for done in [work(question._replace(deployment=deployment))]
-            for one, rank in zip(done.cards, done.plan.ranks, strict=False)
-        )
-    except (KvcalcError, ValueError):  # nothing tells the weights, or no GPU has a part
+    taken = max(_taken(question, worked), default=None)
+    if taken is None:
         held = format_bytes(max(allocated(rank) for rank in worked.plan.ranks))
         return f"Needs {held} for the cache, and more for the weights: {ask}."
+    most, cache = taken
     count = worked.plan.num_gpus
     each = "" if count == 1 else f" on each of {format_count(count)} GPUs"
     return (
@@ -156,10 +150,24 @@ def _needs(question: Question, worked: Worked) -> str:
     )
 
 
-def _taken(memory: MemoryBudget, rank: Rank) -> int:
-    """Return what a GPU must hold at the most: the cache and all outside it."""
-    terms = (*memory.terms, *memory.before, *memory.outside)
-    return allocated(rank) + summed(terms, "low")
+def _taken(question: Question, worked: Worked) -> list[tuple[int, int]]:
+    """Return what each GPU must hold at the most, and what of it is the cache; of none: nothing.
+
+    Nothing either where it is not known, or is a share of the GPU: more, the larger that is.
+    """
+    if worked.plan.split != "fixed":
+        return []
+    deployment = msgspec.structs.replace(question.deployment, gpu=_ROOMY)
+    try:
+        done = work(question._replace(deployment=deployment))
+    except KvcalcError:
+        return []
+    found = []
+    for one, rank in zip(done.cards, done.plan.ranks, strict=False):
+        cache = allocated(rank)
+        terms = (*one.terms, *one.before, *one.outside)
+        found.append((cache + summed(terms, "low"), cache))
+    return found
 
 
 def _yes(question: Question, worked: Worked, low: Figures, high: Figures) -> str:
