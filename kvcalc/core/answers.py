@@ -148,6 +148,7 @@ class Lever(Value, frozen=True, kw_only=True):
         concurrency_gain: sequences of the maximum at once, on all servers, over those before; None
             where there were none.
         caution: what it costs.
+        fits: the goal is surely met with it: what a plain run with its flags answers.
     """
 
     name: str
@@ -158,6 +159,7 @@ class Lever(Value, frozen=True, kw_only=True):
     tokens_gained: int
     concurrency_gain: float | None
     caution: str
+    fits: bool | None = None
 
 
 class RefusedLever(Value, frozen=True, kw_only=True):
@@ -240,7 +242,8 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
             where a token adds no whole number of bytes.
         budget: of each kind of GPU; empty where the cache is given.
         host: what the engine takes of the host's memory, each with its source.
-        levers: settings that gain something, the one that gains the most first.
+        levers: settings that gain something, the one that gains the most first; where the goal is
+            not met those that meet it first, the cheapest of them before the others.
         refused_levers: settings that cannot be changed here, with the reason.
         suggested: the engine's own command; with what was solved for first, where that has a
             value. None where nothing that was asked fits, or no command starts the engine.

@@ -11,7 +11,6 @@ from kvcalc.core.answers import (
     Layout,
     Lever,
     RankBudget,
-    RefusedLever,
     Solution,
     TermBounds,
 )
@@ -91,7 +90,7 @@ def _answer(result: CapacityAnswer, size: Size) -> list[Block]:
     if result.layouts:
         blocks.extend(_layouts(result.layouts))
     if result.levers or result.refused_levers:
-        blocks.extend(_levers(result.levers, result.refused_levers))
+        blocks.extend(_levers(result.levers))
     if result.solutions:
         blocks.extend(_solutions(result.solutions))
     commands = [result.suggested, *(solution.command for solution in result.solutions)]
@@ -266,7 +265,7 @@ def _at_bounds(at: At, *, exact: bool) -> list[str]:
     return [] if exact else [_times(at.low), _times(at.high)]
 
 
-def _levers(levers: Sequence[Lever], refused: Sequence[RefusedLever]) -> list[Block]:
+def _levers(levers: Sequence[Lever]) -> list[Block]:
     rows = [
         (
             lever.name,
@@ -274,19 +273,17 @@ def _levers(levers: Sequence[Lever], refused: Sequence[RefusedLever]) -> list[Bl
             f"{lever.tokens_gained:+,}",
             NONE if lever.concurrency_gain is None else f"{lever.concurrency_gain:.2f} x",
             _longest(lever.figures.max_model_len_that_fits),
+            "yes" if lever.fits else "perhaps" if lever.figures.fits else "no",
             lever.caution,
         )
         for lever in levers
     ]
-    columns = ("lever", "tokens", "gained", "times", "longest", "what it costs")
+    columns = ("lever", "tokens", "gained", "times", "longest", "fits", "what it costs")
     blocks: list[Block] = [Heading("what each setting buys")]
     if rows:
-        blocks.append(Grid(columns, tuple(rows), text_columns=frozenset({5})))
+        blocks.append(Grid(columns, tuple(rows), text_columns=frozenset({5, 6})))
     else:
         blocks.append(Text(("no setting that was tried buys anything",)))
-    if refused:
-        apart = tuple((lever.name, lever.reason) for lever in refused)
-        blocks.append(Grid(("not possible here", ""), apart, text_columns=frozenset({1})))
     return blocks
 
 

@@ -23,6 +23,7 @@ from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.sharing import notes_on_sharing, one_of_several
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve import solved
+from kvcalc.sizing.solve.searches import Tries
 from kvcalc.sizing.verdict import solved_verdict, verdict
 from kvcalc.sizing.worked import Worked
 
@@ -57,7 +58,8 @@ def answer(
     question, shared = one_of_several(question)
     worked = work(question)
     found = worked.plan
-    low, middle, high = (figured(question, worked, end) for end in get_args(End))
+    tries = Tries(question)
+    low, middle, high = (figured(question, worked, end, tries) for end in get_args(End))
     missing = 0 if low.fits in (True, None) else worked.missing()
     rank = binding_rank(found, worked.middle)
     grown, period = rank.growth(windows_open=False)
@@ -116,7 +118,7 @@ def answer(
             *without_effect(asked),
             *beyond_maximum(question, found.max_model_len),
             *(["no setting that was tried buys anything"] if with_levers and not tried else []),
-            *([_NOT_ENOUGH] if gaining and not high.fits and not _meets(gaining) else []),
+            *([_NOT_ENOUGH] if gaining and high.fits is False and not _meets(gaining) else []),
             *found.notes,
         ),
         unsupported=found.unsupported,
@@ -129,7 +131,7 @@ _NOT_ENOUGH = "no single setting that was tried is enough"
 
 
 def _meets(gaining: tuple[Lever, ...]) -> bool:
-    return any(lever.figures.fits for lever in gaining)
+    return any(lever.fits for lever in gaining)
 
 
 # What few questions ask for is imported when it is asked for: a plain one is answered sooner.

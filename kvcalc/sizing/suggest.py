@@ -8,7 +8,6 @@ from kvcalc.core.answers import Figures, Solution
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_number_of
 from kvcalc.sizing.commands import command
-from kvcalc.sizing.figured import figured
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.solve.searches import Solved
 
@@ -66,7 +65,7 @@ def suggested(
 def _fits(question: Question) -> bool:
     """Whether the goal is surely met."""
     try:
-        return bool(figured(question, work(question), "low").fits)
+        return work(question).meets("low")
     except KvcalcError:
         return False
 
