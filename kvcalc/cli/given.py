@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from kvcalc.cli.inputs.numbers import cut, one_of, whole
 from kvcalc.cli.values import Origin, Values
 from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.lengths import OVER_POLICIES
@@ -44,7 +43,7 @@ def keep_repeated(
         if len(several) < 2:  # noqa: PLR2004 - one is all there is
             continue
         if name not in known:
-            shown = " and ".join(cut(_shown(value)) for value in several[:2])
+            shown = " and ".join(_shown(value) for value in several[:2])
             raise UsageError(
                 f"{shown} are both given",
                 hint="give one of them: this command takes one value of it",
@@ -60,7 +59,9 @@ def keep_repeated(
 
 
 def _shown(value: Any) -> str:
-    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else value
+    from kvcalc.cli.inputs.numbers import cut  # which imports what most commands need anyway
+
+    return ("off", "on")[value] if isinstance(value, bool) else cut(str(value))
 
 
 def one_variable(values: Values, variables: Mapping[str, Sequence[str]]) -> None:
@@ -77,7 +78,7 @@ def one_variable(values: Values, variables: Mapping[str, Sequence[str]]) -> None
         for other, differs in others:
             if differs != value:
                 raise UsageError(
-                    f"{first} is {cut(value)} and {other} is {cut(differs)}",
+                    f"{first} is {_shown(value)} and {other} is {_shown(differs)}",
                     hint="set one of the two: they are the same option",
                 )
 
@@ -129,11 +130,24 @@ _OF_ENGINES = ("engine_version", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
 
 
 def _count(text: str) -> object:
+    from kvcalc.cli.inputs.numbers import whole
+
     return whole(text)
 
 
 def _count_from_0(text: str) -> object:
-    return 0 if text.strip() == "0" else whole(text)
+    return 0 if text.strip() == "0" else _count(text)
+
+
+def _of(*known: str) -> Callable[[str], object]:
+    """Return what reads one of these words."""
+
+    def read(text: str) -> object:
+        from kvcalc.cli.inputs.numbers import one_of
+
+        return one_of(text, known, "")
+
+    return read
 
 
 def _tokens(text: str) -> object:
@@ -149,7 +163,7 @@ def _engine(text: str) -> object:
 def _release(text: str) -> object:
     """Read a release: a version, a build or a day, whichever the engine counts in."""
     if _RELEASE.match(text.strip()) is None:
-        raise InvalidValueError(f"{cut(text)!r} is no release", hint="give one such as 0.33.0")
+        raise InvalidValueError(f"{_shown(text)!r} is no release", hint="give one such as 0.33.0")
     return text
 
 
@@ -238,7 +252,7 @@ _READERS: dict[str, Callable[[str], object]] = {
     "gpu_memory_utilization": share_of_gpu,
     "draft_model": _draft,
     "lengths": _lengths,
-    "over": lambda text: one_of(text, OVER_POLICIES, ""),
-    "units": lambda text: one_of(text, UNIT_SYSTEMS, ""),
+    "over": _of(*OVER_POLICIES),
+    "units": _of(*UNIT_SYSTEMS),
 }
 """Option -> what reads a value of it, for any command that takes the option."""

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import typer
 
-from kvcalc.cli.inputs import choice, one_of, preset_folders, unit_system
 from kvcalc.cli.values import Values
 from kvcalc.core.errors import InputError, UsageError
 from kvcalc.core.units import UnitSystem
@@ -189,6 +188,8 @@ def emit(
             the command reads.
         InputError: a report that cannot be written.
     """
+    from kvcalc.cli.inputs import choice, unit_system  # of commands with results alone
+
     known = FORMATS if shown is None else tuple(dict.fromkeys((*FORMATS, *shown.formats)))
     form = choice(values, "format", known)
     units = unit_system(values)
@@ -228,6 +229,8 @@ def _report_target(text: str, known: Sequence[str]) -> tuple[str, str]:
         raise UsageError(
             f"{text!r:.60} is not FORMAT:PATH", hint="write --report json:kv.json", where="--report"
         )
+    from kvcalc.cli.inputs import one_of
+
     form = one_of(name, known, "--report")
     if path == "-":
         raise UsageError(
@@ -250,6 +253,8 @@ def _refuse_to_overwrite(path: str, values: Values) -> None:
 
 
 def _files_read(values: Values) -> Iterator[str]:
+    from kvcalc.cli.inputs import preset_folders
+
     for folder in preset_folders():
         yield from _listed(os.path.join(folder, "models"))
         yield from _listed(os.path.join(folder, "gpus"))

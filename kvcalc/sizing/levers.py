@@ -47,7 +47,7 @@ def levers(
         if isinstance(last, Lever):
             gaining.setdefault(last.flags, last)
             costs.setdefault(last.flags, _DEAREST)
-        elif last is not None:
+        elif last is not None and last.reason != stands:
             refused[last.flags] = last
     if met:
         return tuple(sorted(gaining.values(), key=_gain)), tuple(refused.values())

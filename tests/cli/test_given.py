@@ -127,7 +127,8 @@ def _words(command: str, option: Any) -> list[str]:
     """Return a command line that takes the option, which is not on it yet."""
     words = [*command.split(), *_ARGUMENTS[command]]
     if option.name in ("free", "largest") and command == "frag":
-        del words[words.index(option.opts[0]) :][:2]
+        at = words.index(option.opts[0])
+        words = words[:at] + words[at + 2 :]
     for flag in option.opts:
         if flag in words:
             at = words.index(flag)
