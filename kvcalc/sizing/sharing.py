@@ -96,7 +96,8 @@ def check_shares(deployment: Deployment, count: int) -> None:
         raise InvalidValueError(
             f"{count} servers with gpu_memory_utilization {share:g} each take"
             f" {share * count:g} of the card",
-            hint=f"{int(_STEPS / count) / _STEPS:g} each is all of it",
+            hint=f"give each less than {int(_STEPS / count) / _STEPS:g}: the driver's context of"
+            " each server lies outside its share",
         )
 
 

@@ -108,6 +108,22 @@ def test_the_longest_is_served(gpu: str, words: list[str]) -> None:
                 assert _statuses(_checked(gpu, shortest), "fits") != {"pass"}
 
 
+@_LAWS
+@given(st.sampled_from(_GPUS), served, st.sampled_from(("1", "2", "4", "16")))
+def test_layouts_for_the_gpus_that_are_there(gpu: str, words: list[str], count: str) -> None:
+    """Fewer GPUs than the ranks need, or more than they use."""
+    image = ["docker", "run", "--gpus", count, "vllm/vllm-openai:v0.20.0", "--model", *words[2:]]
+    for one in _checked(gpu, image).results:
+        if one["assertion"] not in ("too-few-gpus", "idle-gpus"):
+            continue
+        for cure in re.split(r", or |, ", one["hint"]):
+            if "--" not in cure:
+                continue  # ask for other GPUs
+            again = _checked(gpu, _with(image, _flags(cure)))
+            assert _statuses(again, one["assertion"]) == set(), (image, cure)
+            assert _statuses(again, "fits") == {"pass"}, (image, cure)
+
+
 asked = st.tuples(
     st.sampled_from(sorted(_MODELS)).map(lambda name: (name,)),
     st.sampled_from(("vllm", "vllm", "sglang", "tensorrt-llm", "lmdeploy", "llama.cpp")).map(
