@@ -209,6 +209,15 @@ def test_what_is_compared_is_told_apart(form: str) -> None:
         assert "--tp 8" in outcome.out
 
 
+def test_combinations_are_compared_with_their_like() -> None:
+    """Two documents of several combinations: each has its own name."""
+    for gpu in ("l4", "l40s"):
+        call("capacity", "llama-3.1-8b", "--gpu", gpu, "--max", "8192", "--tp", "1", "--tp", "2",
+             "-f", "json", "--report", f"json:{gpu}.json")  # fmt: skip
+    found = call("diff", "l4.json", "l40s.json", "-f", "json").results
+    assert {one["name"] for one in found} == {f"llama-3.1-8b on vllm --tp {tp}" for tp in (1, 2)}
+
+
 def test_what_one_combination_is_refused_for() -> None:
     """The others are answered; where all are refused it is an error, as of one."""
     outcome = call("capacity", "llama-3.1-8b", "--gpu", "l40s", "--tp", "3", "--tp", "8",
