@@ -35,10 +35,10 @@ def usual_sizes(tries: Tries) -> Iterator[tuple[int, int]]:
     """Yield tensor ranks and stages as engines' own documents lay models out.
 
     Powers of two within a node, tensor ranks before stages; then whole nodes, each a stage of as
-    many tensor ranks as there are GPUs; or two nodes of tensor ranks. vLLM,
-    docs/serving/parallelism_scaling.md; SGLang, docs/references/multi_node_deployment. Where heads
-    do not divide by a node, it holds stages too. llama.cpp shares layers out over as many devices
-    as a machine has (tools/server/README.md, --split-mode).
+    many tensor ranks as there are GPUs (vLLM, docs/serving/parallelism_scaling.md); or two nodes of
+    tensor ranks, which SGLang's documents prefer (docs/references/multi_node_deployment, --tp 16
+    --nnodes 2). Where heads do not divide by a node, it holds stages too. llama.cpp shares layers
+    out over as many devices as a machine has (tools/server/README.md, --split-mode).
     """
     if tries.question.deployment.engine == "llama.cpp":
         yield from ((1, devices) for devices in range(1, _NODE + 1))
@@ -53,10 +53,10 @@ def usual_sizes(tries: Tries) -> Iterator[tuple[int, int]]:
     tp = _NODE
     while tp > 1 and tries.worked(_split(tp, _NODE // tp)) is None:
         tp //= 2
-    for nodes in range(2, _MOST_GPUS // _NODE + 1):
+    of_two = [(tp, 2 * _NODE // tp), *([(2 * _NODE, 1)] if tp == _NODE else [])]
+    yield from reversed(of_two) if tries.question.deployment.engine == "sglang" else of_two
+    for nodes in range(3, _MOST_GPUS // _NODE + 1):
         yield tp, nodes * _NODE // tp
-        if tp == _NODE and nodes == 2:  # noqa: PLR2004 - of more nodes nobody does
-            yield nodes * _NODE, 1
 
 
 def _split(tp: int, pp: int) -> Change:
