@@ -14,7 +14,14 @@ from kvcalc.core.lengths import OVER_POLICIES
 from kvcalc.core.units import UNIT_SYSTEMS, parse_bytes, parse_tokens
 from kvcalc.core.values import MAX_DIMENSION
 
-__all__ = ["MAX_COMBINATIONS", "idle", "keep_repeated", "read_all"]
+__all__ = [
+    "MAX_COMBINATIONS",
+    "idle",
+    "keep_repeated",
+    "one_variable",
+    "read_all",
+    "share_of_gpu",
+]
 
 MAX_COMBINATIONS = 4096
 """Results of one command; more is a slip, and takes minutes."""
