@@ -96,6 +96,7 @@ def capacity(
     solve_for: Sequence[str] = (),
     layouts: bool = False,
     suggest: bool = False,
+    all_layouts: bool = False,
 ) -> CapacityAnswer:
     """Say whether a model fits on a card, how much there will be, and what would change it.
 
@@ -114,6 +115,7 @@ def capacity(
             `gpus`, `tp`, `gpu-memory-utilization`, `kv-memory`, `ngl`.
         layouts: also the same GPUs in other ways.
         suggest: also the engine's own command.
+        all_layouts: solve for GPUs among all splits over them, those that nobody deploys too.
 
     Raises:
         UsageError: neither a card nor a cache is given.
@@ -133,6 +135,7 @@ def capacity(
         lengths=at,
         instances=instances,
         free_bytes=free_bytes,
+        all_layouts=all_layouts,
     )
     return _sizing.answer(
         checked(question),

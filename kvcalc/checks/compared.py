@@ -129,7 +129,9 @@ def _about(result: Mapping[str, Any]) -> str:
 def _of_capacity(results: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     names: dict[str, int] = {}
     for result in results:
-        name = f"{result['model']} on {result['engine']}"
+        apart = result.get("flags")  # of several values of an option
+        flags = [printable(str(word)) for word in apart] if isinstance(apart, list) else []
+        name = " ".join((f"{result['model']} on {result['engine']}", *flags))
         names[name] = number = names.get(name, 0) + 1
         found = {key: value for key, value in result.items() if key in METRICS}
         found |= {

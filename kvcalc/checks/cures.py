@@ -16,6 +16,7 @@ from kvcalc.sizing.changes import Change, share_change
 from kvcalc.sizing.question import Question
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sizes import sizes_of
+from kvcalc.sizing.solve.cards import num_gpus
 from kvcalc.sizing.solve.lengths import of_length, sequences_change
 from kvcalc.sizing.solve.memory import share_of_card
 from kvcalc.sizing.stops import within_floor
@@ -23,8 +24,10 @@ from kvcalc.sizing.stops import within_floor
 __all__ = ["cure"]
 
 _MOST_TOLD = 3
-_MOST_RANKS = 64
+_MOST_RANKS = 16  # of two nodes: more tensor-parallel ranks is no usual layout
 _MOST_TIMES = 8  # as many GPUs: more is no cure but another deployment
+_STEP = 2048
+_SEQUENCES = 16
 _SHARE = 0.95
 _BLOCKS = (64, 32, 16, 8)
 _SURE_CONTEXT = 256  # llama.cpp has no context of fewer cells than sequences
@@ -81,17 +84,15 @@ def _passing(
     lifted = within_floor(sized.question, sized.worked)
     if lifted is not None:
         bound = (*bound, iter((lifted,)))
-    ill_shared = not sized.worked.runs("low")
-    for group in (*bound, *([_shares(sized)] if ill_shared else [])):
+    of_memory = assertion.metric in _SHORTER
+    for group in (*bound, *((_shares(sized), _smaller_steps(sized)) if of_memory else ())):
         yield from _first(group, passing)
-    if assertion.metric in _SHORTER:
+    if of_memory:
         length = _longest(sized, assertion, passing)
         if length is not None:
             yield of_length(sized.question, length)
     for group in _changes(sized, assertion.metric):
         yield from _first(group, passing)
-    if not ill_shared and assertion.metric in _SHORTER:
-        yield from _first(_shares(sized), passing)
     if assertion.metric.startswith("total_"):
         yield from _first(_more_replicas(sized.question), passing)
 
@@ -135,8 +136,6 @@ def _changes(sized: Sized, metric: str) -> Iterator[Iterator[Change]]:
         now = sized.plan.block_size or 0
         yield (Change("", {"block_size": n}) for n in _BLOCKS if n < now)
         return
-    if engine != "llama.cpp":
-        yield _more_ranks(question)
     if question.deployment.speculative_method is not None and sized.plan.engine == "vllm":
         none = {"speculative_method": None, "num_speculative_tokens": None, "draft_model": None}
         yield iter((Change("no speculation", none),))
@@ -144,6 +143,21 @@ def _changes(sized: Sized, metric: str) -> Iterator[Iterator[Change]]:
         yield iter((Change("", {"disable_hybrid_kv_cache_manager": False}),))
     if sized.plan.kv_cache_dtype in _WIDE:
         yield iter((Change("", {"kv_cache_dtype": _EIGHT_BITS.get(engine, "fp8")}),))
+    if engine != "llama.cpp":
+        yield _more_ranks(question, of_memory=metric in ("fits", "may_fit", "missing_bytes"))
+
+
+def _smaller_steps(sized: Sized) -> Iterator[Change]:
+    """Yield smaller steps, then fewer sequences: both leave more of a share to the cache."""
+    deployment = sized.question.deployment
+    if deployment.engine != "vllm" or not sized.worked.memory:
+        return
+    tokens, most = deployment.max_num_batched_tokens, deployment.max_num_seqs
+    if tokens is not None and tokens > _STEP:
+        yield Change("", {"max_num_batched_tokens": _STEP})
+    wanted = sized.worked.each
+    if most is not None and most > max(wanted, _SEQUENCES):
+        yield Change("", {"max_num_seqs": max(wanted, _SEQUENCES)})
 
 
 def _more_sequences(sized: Sized) -> Iterator[Change]:
@@ -174,12 +188,17 @@ def _shares(sized: Sized) -> Iterator[Change]:
     yield share_change(setting, sure.up_to)
 
 
-def _more_ranks(question: Question) -> Iterator[Change]:
+def _more_ranks(question: Question, *, of_memory: bool) -> Iterator[Change]:
+    """Yield more tensor-parallel ranks; then the fewest GPUs in a usual layout that hold it."""
     now = question.deployment.tensor_parallel_size
     tp = now * 2
     while tp <= min(_MOST_RANKS, now * _MOST_TIMES):
         yield Change("", {"tensor_parallel_size": tp})
         tp *= 2
+    if of_memory and question.deployment.gpu is not None:
+        layout = num_gpus(question).change
+        if layout is not None:
+            yield layout
 
 
 def _more_replicas(question: Question) -> Iterator[Change]:

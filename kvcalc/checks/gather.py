@@ -17,7 +17,7 @@ from kvcalc.checks.file import (
     is_check_file,
     read_check_file,
 )
-from kvcalc.checks.models import Models
+from kvcalc.checks.models import Models, Named
 from kvcalc.checks.servers import of_alternatives, of_entry
 from kvcalc.checks.sized import Load
 from kvcalc.checks.targets import Fault, Target
@@ -77,7 +77,11 @@ def read_settings(path: str) -> CheckFile:
 
 
 def gather(
-    paths: Sequence[str], command: Sequence[str], options: Options, stdin: bytes | None = None
+    paths: Sequence[str],
+    command: Sequence[str],
+    options: Options,
+    stdin: bytes | None = None,
+    notes: list[str] | None = None,
 ) -> list[Target]:
     """Return what is to be checked, in the order in which it is named.
 
@@ -86,6 +90,7 @@ def gather(
         command: a serve command.
         options: of the run.
         stdin: what `-` holds; the process's own where it is not given.
+        notes: gains a line for every model of the options that nothing serves.
 
     Raises:
         UsageError: there is nothing to check.
@@ -99,15 +104,15 @@ def gather(
                 " kvcalc check -- vllm serve MODEL",
             )
         paths = [DEFAULT_FILE]
-    targets: list[Target] = []
     broken: list[tuple[str, KvcalcError]] = []
-    context = _context(options, options.settings)
-    if command:
-        for server in _of_command(command):
-            targets += of_alternatives(server, context)
+    used: set[str] = set()
+    context = _context(options, options.settings, used)
+    _check_loadable(options, context.models)
+    servers = _of_command(command) if command else ()
+    targets = [target for server in servers for target in of_alternatives(server, context)]
     for path in paths:
         try:
-            targets += _of_path(path, options, context, stdin)
+            targets += _of_path(path, options, context, stdin, used)
         except KvcalcError as error:
             broken.append((path, error))
     if broken and not targets:
@@ -119,17 +124,50 @@ def gather(
             hint="name the files that start one: a Deployment, a compose file, a script",
             where=", ".join(printable(p) for p in paths),
         )
+    if notes is not None:
+        notes.extend(_unused(options, used))
     return _named_apart(targets)
 
 
-def _context(options: Options, settings: CheckFile | None) -> Context:
-    """Return what holds for every file that has no kvcalc.yaml of its own."""
-    named, fallback = {}, None
+def _check_loadable(options: Options, models: Models) -> None:
+    """Load every model of the options, whether or not anything is served by its name."""
     for given in options.models:
-        name, equals, source = given.rpartition("=")
-        if equals:
-            from kvcalc.checks.models import Named
+        try:
+            models.load(given.partition("=")[2] or given)
+        except KvcalcError as error:
+            error.where = error.where or "--model"
+            raise
 
+
+def _unused(options: Options, used: set[str]) -> Iterator[str]:
+    """Yield a line for every model of the options that nothing serves."""
+    for given in options.models:
+        name, equals, _ = given.partition("=")
+        if name in used:
+            continue
+        why = f"nothing serves {printable(name)}" if equals else "every model served is known"
+        yield f"--model {printable(given)} has no effect: {why}"
+
+
+def _context(options: Options, settings: CheckFile | None, used: set[str]) -> Context:
+    """Return what holds for every file that has no kvcalc.yaml of its own.
+
+    Raises:
+        UsageError: two models for one name, or for what is not known.
+    """
+    named: dict[str, Named] = {}
+    fallback: str | None = None
+    for given in options.models:
+        name, equals, source = given.partition("=")
+        source = source if equals else name
+        before = fallback if not equals else named[name].source if name in named else None
+        if before not in (None, source):
+            raise UsageError(
+                f"{before} and {source} are both given" + (f" for {name}" if equals else ""),
+                hint="give one of them" + ("" if equals else ", or NAME=MODEL for each name"),
+                where="--model",
+            )
+        if equals:
             named[name] = Named(source)
         else:
             fallback = source
@@ -139,6 +177,7 @@ def _context(options: Options, settings: CheckFile | None) -> Context:
         fallback=fallback,
         folders=options.folders,
         base=settings.folder if settings is not None else "",
+        used=used,
     )
     gpu = defaults.settings.get("gpu")
     _within_card(options)
@@ -175,7 +214,7 @@ def _within_card(options: Options) -> None:
 
 
 def _of_path(
-    path: str, options: Options, context: Context, stdin: bytes | None
+    path: str, options: Options, context: Context, stdin: bytes | None, used: set[str]
 ) -> Iterator[Target]:
     found: list[tuple[Source, list[Server], list[Target]]] = []
     for source in find([path], stdin):
@@ -183,7 +222,7 @@ def _of_path(
         text = _text_of(source) if name == "-" or name.endswith((".yaml", ".yml")) else None
         try:
             if text is not None and is_check_file(source.name, text):
-                found.append((source, [], list(_of_check_file(source, text, options))))
+                found.append((source, [], list(_of_check_file(source, text, options, used))))
             else:
                 found.append((source, _servers(source), []))
         except KvcalcError as error:
@@ -242,7 +281,7 @@ def _text_of(source: Source) -> str | None:
         return None
 
 
-def _of_check_file(source: Source, text: str, options: Options) -> Iterator[Target]:
+def _of_check_file(source: Source, text: str, options: Options, used: set[str]) -> Iterator[Target]:
     folder = "" if source.name == "-" else os.path.dirname(source.name)
     file = read_check_file(text, printable(source.name), folder)
     if not file.deployments:
@@ -253,7 +292,7 @@ def _of_check_file(source: Source, text: str, options: Options) -> Iterator[Targ
             hint="write deployments: with a list under it, or name the manifests to check",
             where=file.file,
         )
-    context = _context(options, file)
+    context = _context(options, file, used)
     loads: dict[str, Load] = {}
     for entry in file.deployments:
         chosen = tuple(_load(name, file, loads) for name in entry.workloads)

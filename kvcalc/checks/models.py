@@ -58,6 +58,7 @@ class Models:
         fallback: what to take for a name that is not known; None for nothing.
         folders: folders of presets that come before kvcalc's own.
         base: the folder that paths of the map are relative to.
+        used: gains every name of the map that was looked up, and the fallback.
     """
 
     def __init__(
@@ -67,11 +68,14 @@ class Models:
         fallback: str | None = None,
         folders: tuple[Path, ...] = (),
         base: str = "",
+        used: set[str] | None = None,
     ) -> None:
         self.named = dict(named or {})
         self.fallback = fallback
         self.folders = folders
         self.base = base
+        self.used = set() if used is None else used
+        self._loaded: dict[str, ModelSpec] = {}
         self._found: dict[str, tuple[ModelSpec, str | None] | KvcalcError] = {}
 
     def find(self, name: str, variables: tuple[str, ...] = ()) -> tuple[ModelSpec, str | None]:
@@ -88,8 +92,11 @@ class Models:
         for variable in variables:
             for key in (f"${variable}", f"${{{variable}}}", f"$({variable})"):
                 if key in self.named:
+                    self.used.add(key)
                     given = self.named[key]
-                    return self._load(given.source), given.quantization
+                    return self.load(given.source), given.quantization
+        if name == self.fallback:
+            self.used.add(name)
         if name not in self._found:
             try:
                 self._found[name] = self._look_up(name)
@@ -103,8 +110,9 @@ class Models:
     def _look_up(self, name: str) -> tuple[ModelSpec, str | None]:
         for key in dict.fromkeys((name, bare(name), _basename(name))):
             if key in self.named:
+                self.used.add(key)
                 given = self.named[key]
-                return self._load(given.source), given.quantization
+                return self.load(given.source), given.quantization
         index = aliases(self.folders)
         known = index.get(bare(name).lower())
         if known is not None and not _is_path(name):
@@ -112,18 +120,26 @@ class Models:
         if _is_path(name) and os.path.exists(name):
             return load_model(name, folders=self.folders), None
         if self.fallback is not None:
-            return self._load(self.fallback), None
+            self.used.add(self.fallback)
+            return self.load(self.fallback), None
         raise UnknownNameError("model", printable(name)[:120], (), hint=_hint(name, index))
 
-    def _load(self, source: str) -> ModelSpec:
-        path = os.path.join(self.base, source)
-        if self.base and not os.path.isabs(source) and os.path.exists(path):
-            source = path if os.path.sep in path else os.path.join(".", path)
-        try:
-            return load_model(source, folders=self.folders)
-        except InputError as error:
-            error.hint = error.hint or "models: maps a served name to a preset or a config.json"
-            raise
+    def load(self, source: str) -> ModelSpec:
+        """Return the model that a source of the map describes, each read once.
+
+        Raises:
+            KvcalcError: it names none, or cannot be read.
+        """
+        if source not in self._loaded:
+            path, named = os.path.join(self.base, source), source
+            if self.base and not os.path.isabs(source) and os.path.exists(path):
+                named = path if os.path.sep in path else os.path.join(".", path)
+            try:
+                self._loaded[source] = load_model(named, folders=self.folders)
+            except InputError as error:
+                error.hint = error.hint or "models: maps a served name to a preset or a config.json"
+                raise
+        return self._loaded[source]
 
 
 @cache

@@ -103,6 +103,7 @@ def _length_over_model(target: Target, sized: Sized) -> Iterator[Finding]:
     own = model.max_position_embeddings if target.engine == "sglang" else model.longest
     if own is None or length <= own or target.engine == "none" or is_stretched(target.server):
         return
+    made = own
     switch = LONGER.get(str(target.engine))
     allowed = switch is None or lets_longer(target.server, switch)
     sure = sized.question.model.name in known_presets()  # one's own config may stretch positions
@@ -110,18 +111,21 @@ def _length_over_model(target: Target, sized: Sized) -> Iterator[Finding]:
         cause = f": {target.engine} refuses it unless the model's config stretches its positions"
     else:
         cause = "" if allowed else f": {target.engine} refuses it"
+    shorter = _changed(sized, {"max_model_len": own}, {}) if target.engine != "llama.cpp" else None
+    if shorter is not None and not shorter.fits:  # which the memory does not hold
+        own = shorter.low.max_model_len_that_fits or own
     yield _finding(
         target,
         "length-over-model",
         "error" if sure and not allowed else "warning",
         f"a maximum of {format_count(length)} tokens is beyond the model's own"
-        f" {format_count(own)}{cause}",
+        f" {format_count(made)}{cause}",
         f"{_set(target, 'max_model_len', own)} is the longest"
         + (f"; {switch}=1 lets more pass" if switch and not allowed else ""),
         "max_model_len",
         "context_length",
         "ctx_size",
-        amount=length - own,
+        amount=length - made,
     )
 
 
@@ -170,17 +174,11 @@ def _duplicated(target: Target, sized: Sized) -> Iterator[Finding]:
     factor = sized.totals.duplication_factor
     if factor <= _WORTH:
         return
-    deployment = sized.question.deployment
-    tp = deployment.tensor_parallel_size
-    fewer = int(tp / factor)
-    cure = "data-parallel attention or decode context parallelism keeps it once"
-    if fewer >= 1 and tp % fewer == 0 and target.engine in ("vllm", "lmdeploy", "tensorrt-llm"):
-        cure = f"{_set(target, 'tensor_parallel_size', fewer)} with {tp // fewer} replicas"
-        if target.engine == "vllm":
-            dcp = _set(target, "decode_context_parallel_size", tp // fewer)
-            cure += f", or {dcp}, keeps it once"
-        else:
-            cure += " keeps it once"
+    tp = sized.question.deployment.tensor_parallel_size
+    cures = list(_kept_once(target, sized, int(tp / factor)))
+    cure = "no layout of these GPUs that holds what is asked keeps less"
+    if cures:
+        cure = f"{', or '.join(cures)}{',' if len(cures) > 1 else ''} keeps it once"
     yield _finding(
         target,
         "cache-duplicated",
@@ -191,6 +189,34 @@ def _duplicated(target: Target, sized: Sized) -> Iterator[Finding]:
         "tensor_parallel_size",
         amount=factor,
     )
+
+
+_REPLICATED = ("vllm", "lmdeploy", "tensorrt-llm")
+
+
+def _kept_once(target: Target, sized: Sized, fewer: int) -> Iterator[str]:
+    """Yield layouts of the same GPUs that keep each byte once and hold what is asked for."""
+    deployment = sized.question.deployment
+    tp, dp = deployment.tensor_parallel_size, deployment.data_parallel_size
+    if fewer < 1 or tp % fewer:
+        return
+    times = tp // fewer
+    changes: list[tuple[dict[str, Any], dict[str, Any], str]] = []
+    if target.engine in _REPLICATED:
+        apart = {"tensor_parallel_size": fewer, "data_parallel_size": dp * times}
+        one = _set(target, "tensor_parallel_size", fewer)
+        changes.append((apart, {}, f"{one} with {dp * times} replicas"))
+    if target.engine == "vllm":
+        name = "decode_context_parallel_size"
+        changes.append(({name: times}, {}, _set(target, name, times)))
+    if target.engine == "sglang":
+        groups: dict[str, Any] = {"enable_dp_attention": True, "dp_size": times}
+        words = f"{_set(target, 'dp_size', times)} {_set(target, 'enable_dp_attention', True)}"
+        changes.append(({}, groups, words))
+    for settings, args, words in changes:
+        tried = _changed(sized, settings, args)
+        if tried is not None and tried.fits and tried.totals.duplication_factor <= _WORTH:
+            yield words
 
 
 def _places_out_of_reach(target: Target, sized: Sized) -> Iterator[Finding]:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from kvcalc.core.answers import DeploymentTotals, Figures
+from kvcalc.core.capacity import binding_rank
 from kvcalc.core.checks import Found
 from kvcalc.core.compare import compare
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.lengths import Lengths, Over
 from kvcalc.core.metrics import METRICS, Figure, length_of
-from kvcalc.core.plan import CachePlan
+from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.results import Comparison
 from kvcalc.core.rules import Slots
 from kvcalc.sizing import Question
@@ -80,6 +81,11 @@ class Sized:
     def plan(self) -> CachePlan:
         """What the engine makes of it."""
         return self.worked.plan
+
+    @cached_property
+    def rank(self) -> Rank:
+        """The rank that binds with what is left for its cache."""
+        return binding_rank(self.plan, self.worked.middle)
 
     @cached_property
     def low(self) -> Figures:
@@ -212,7 +218,7 @@ def _holders(sized: Sized) -> int:
 
 
 def _bytes_per_token(sized: Sized) -> Found:
-    grown, period = sized.plan.growth(windows_open=False)
+    grown, period = sized.rank.growth(windows_open=False)
     return Found(grown if period == 1 else grown / period)
 
 
@@ -262,11 +268,11 @@ _PLAIN: Mapping[str, Callable[[Sized], Found]] = {
     "may_fit": lambda sized: Found(sized.worked.meets("high")),
     "bytes_per_token": _bytes_per_token,
     "state_bytes": lambda sized: Found(sized.plan.fixed_bytes(Slots)),
-    "needed_bytes": lambda sized: Found(sized.plan.bytes_needed(sized.plan.max_model_len)),
+    "needed_bytes": lambda sized: Found(sized.rank.bytes_needed(sized.plan.max_model_len)),
     "missing_bytes": _missing,
     "max_model_len": lambda sized: Found(sized.plan.max_model_len),
     "block_size": lambda sized: Found(_given(sized.plan.block_size, "block size")),
-    "block_bytes": lambda sized: Found(_given(sized.plan.block_bytes, "block size")),
+    "block_bytes": lambda sized: Found(_given(sized.middle.block_bytes, "block size")),
     "weights_bytes": _weights,
     "host_bytes": _host,
     "num_gpus": lambda sized: Found(sized.totals.num_gpus * sized.copies),

@@ -67,8 +67,10 @@ def said(target: Target, name: str, value: object) -> str | None:
         word = _OF_CONFIG.get(name)
         return None if word is None else _as_written(word, _plain(value))
     form = _OWN.get(engine)
-    if form is None or name in FIELDS["vllm"]:
+    if form is None or name in FIELDS["vllm"] or value is False:
         return None
+    if value is True:
+        return form.format(dashed=name.replace("_", "-"))
     return f"{form.format(dashed=name.replace('_', '-'))} {_plain(value)}"
 
 

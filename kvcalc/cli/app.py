@@ -19,13 +19,14 @@ __all__ = ["COMMANDS", "build", "main"]
 
 _HELP = "What a model's KV cache costs and wastes, to the byte."
 _BUG = 70
+_NO_COMMAND = "--version"
 _INTERRUPTED = 130
 
 
 def build(only: str | None = None) -> typer.Typer:
     """Return the application with all commands, or with the one that is about to run.
 
-    A start that runs one command need not import and describe the others.
+    A start that runs one command, or none, need not import and describe the others.
     """
     app = typer.Typer(
         cls=Group,
@@ -65,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code: see the README, "Exit codes"."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     only = words[0] if words and words[0] in COMMANDS else None
+    if words[:1] == ["--version"]:
+        only = _NO_COMMAND
     try:
         command = typer.main.get_command(build(only))
         behind: tuple[str, ...] = ()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import typer
+from msgspec.structs import replace
 
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
     CARD,
+    COMPARED,
     DEPLOYMENT,
     ENGINE,
     KV_MEMORY,
@@ -17,11 +19,13 @@ from kvcalc.cli.options import (
     register,
     text,
 )
-from kvcalc.cli.output import emit
+from kvcalc.cli.output import emit, progress
 from kvcalc.cli.questions import answered
 from kvcalc.cli.values import Values
 from kvcalc.core.answers import CapacityAnswer
+from kvcalc.core.errors import UsageError
 from kvcalc.sizing import SETTINGS, Question, answer
+from kvcalc.sizing.question import listen
 
 _Q = "Question"
 _UNMET = 1
@@ -33,6 +37,8 @@ _QUESTION = (
     flag("levers", "--levers", panel=_Q, help="What each setting would buy, the best first."),
     text("solve", "--solve", metavar="SETTING", panel=_Q, env=False, many=True,
          help=f"Turn the question round: {', '.join(SETTINGS)}. Repeatable."),
+    flag("all_layouts", "--all-layouts", panel=_Q,
+         help="Solve for gpus and tp among all splits: 13 stages, 64 tensor ranks, too."),
     flag("layouts", "--layouts", panel=_Q,
          help="The same GPUs in other ways: 2 x TP4 against 1 x TP8."),
     text("instances", "--instances", metavar="N", panel=_Q,
@@ -60,6 +66,7 @@ def add(app: typer.Typer) -> None:
         help="Whether a model fits on a card, with how many tokens and sequences, and what each"
         " setting would change.",
         epilog="Example: kvcalc capacity llama-3.1-8b --gpu l40s --max 32768 --levers",
+        compared=(*COMPARED, "sequences", "instances"),
     )
 
 
@@ -76,16 +83,27 @@ def run(values: Values) -> None:
     )
     refused: list[str] = []
 
-    def ask(question: Question) -> CapacityAnswer:
-        return answer(
+    def ask(question: Question, one: inputs.Combination) -> CapacityAnswer:
+        deployment = question.deployment
+        nothing = deployment.gpu is None and deployment.kv_cache_memory_bytes is None
+        if values["require_fit"] and nothing:
+            raise UsageError(
+                "whether it fits into what memory?",
+                hint="name the GPU (--gpu h100-80gb), its memory (--gpu-memory) or the cache's"
+                " (--kv-memory)",
+                where="--require-fit",
+            )
+        found = answer(
             question,
             with_levers=values["levers"],
             solve_for=wanted,
             with_layouts=values["layouts"],
             suggest=values["suggest"],
         )
+        return replace(found, flags=one.values.apart)
 
-    results = answered(values, notes, refused, ask)
+    with progress("solving") as step, listen(step):
+        results = answered(values, notes, refused, ask)
     emit("capacity", values, inputs.echo(values), results, notes, refused)
     if values["require_fit"] and (refused or not all(result.fits for result in results)):
         raise typer.Exit(_UNMET)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kvcalc.cli import inputs
+from kvcalc.cli.given import share_of_gpu
 from kvcalc.cli.values import Values
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.units import format_bytes
 
 __all__ = ["card_settings"]
@@ -32,22 +32,10 @@ def card_settings(deployment: Deployment, values: Values, memory: int | None) ->
     share = values["gpu_memory_utilization"]
     if share is not None:
         changes["gpu_memory_utilization"] = values.at(
-            "gpu_memory_utilization", lambda: _share(share)
+            "gpu_memory_utilization", lambda: share_of_gpu(share)
         )
     for name in ("enforce_eager", "enable_expert_parallel"):
         found = inputs.switched(values, name)
         if found is not None:
             changes[name] = found
     return changes
-
-
-def _share(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found <= 1:
-        raise InvalidValueError(
-            f"{text!r:.40} is no share above 0 and up to 1", hint="write a share such as 0.9"
-        )
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -85,7 +86,8 @@ def run(values: Values) -> None:
     from kvcalc.checks.run import run as run_checks
 
     options = _options(values)
-    targets = gather(values["files"] or (), values.behind, options)
+    notes: list[str] = []
+    targets = gather(values["files"] or (), values.behind, options, notes=notes)
     found = run_checks(
         targets,
         figures=_for_machines(values),
@@ -100,7 +102,7 @@ def run(values: Values) -> None:
         fail_on_warn=values["fail_on_warn"] or values["strict"],
         fail_on_skip=values["fail_on_skip"] or values["strict"],
     )
-    emit("check", values, _echo(values), found.results, (), shown=_shown(found))
+    emit("check", values, _echo(values), found.results, notes, shown=_shown(found))
     code = found.exit_code(no_fail=values["no_fail"])
     if code:
         raise typer.Exit(code)
@@ -132,7 +134,7 @@ def _options(values: Values) -> Any:
         engine_version=values["engine_version"] if said("engine_version") else None,
         sequences=inputs.number(values, "sequences"),
         models=tuple(values["model"] or ()),
-        assertions=tuple(_assertion(given) for given in values["asserts"] or ()),
+        assertions=_assertions(values["asserts"] or ()),
         folders=tuple(inputs.preset_folders()),
     )
 
@@ -149,6 +151,20 @@ def _card(values: Values) -> str:
     name = str(values["gpu"])
     values.at("gpu", lambda: card_of(name))
     return name
+
+
+def _assertions(texts: Sequence[str]) -> tuple[Any, ...]:
+    """Return the assertions, each once.
+
+    Raises:
+        UsageError: two limits of one.
+    """
+    found: dict[str, Any] = {}
+    for given in texts:
+        one = _assertion(given)
+        if found.setdefault(one.name, one) != one:
+            raise UsageError(f"{one.name} has two limits", hint="give it once", where="--assert")
+    return tuple(found.values())
 
 
 def _assertion(given: str) -> Any:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import typer
+from msgspec.structs import replace
 
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
+    COMPARED,
     DEPLOYMENT,
     ENGINE,
     EXPLAIN,
@@ -46,6 +48,7 @@ def add(app: typer.Typer) -> None:
         " is wasted.",
         epilog="Example: kvcalc compare llama-3.1-8b --max 4096 --trace requests.csv --block 16"
         " --block 32",
+        compared=COMPARED,
     )
 
 
@@ -54,24 +57,25 @@ def run(values: Values) -> None:
     notes: list[str] = []
     models = inputs.models(values, notes)
     load = inputs.workload(values, notes)
-    memory = inputs.size(values, "kv_memory")
     over = inputs.over_policy(values)
-    deployed = inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS)
-    plans = inputs.plans(models, deployed, notes)
-    if memory:
-        notes += [line for p in plans for line in _does_not_start(p, memory)]
-    results = [
-        compare(
-            p,
+    refused: list[str] = []
+    deployed = inputs.combinations(values, notes, default_max=inputs.DEFAULT_TOKENS)
+    planned = inputs.plans(models, deployed, notes, refused=refused)
+    results = []
+    for found, _, (each, _) in planned:
+        memory = inputs.size(each, "kv_memory")
+        if memory:
+            notes += _does_not_start(found, memory)
+        result = compare(
+            found,
             load.lengths,
             workload=load.name,
             over=over,
             kv_cache_bytes=memory,
             explain=values["explain"],
         )
-        for p in plans
-    ]
-    emit("compare", values, inputs.echo(values, plans), results, notes)
+        results.append(replace(result, flags=each.apart))
+    emit("compare", values, inputs.echo(values, planned), results, notes, refused)
 
 
 def _does_not_start(plan: CachePlan, memory: int) -> Iterator[str]:

@@ -93,7 +93,14 @@ def engine_arguments(
                     hint="give it once",
                     where=place,
                 )
-            found[name] = values.at("engine_arg", partial(_typed, name, value))
+            typed = values.at("engine_arg", partial(_typed, name, value))
+            if found.get(name, typed) != typed:  # and an option of its own says otherwise
+                raise UsageError(
+                    f"{_cut(name)} is {_cut(value)}, and {values.places[name]} says {found[name]}",
+                    hint="give one of the two",
+                    where=place,
+                )
+            found[name] = typed
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import typer
 
 from kvcalc.cli import inputs
+from kvcalc.cli.given import idle
 from kvcalc.cli.options import (
     DEPLOYMENT,
     ENGINE,
@@ -97,6 +98,8 @@ def _oom(values: Values) -> None:
             )
     results = read_oom_file(values["oom"], units=inputs.unit_system(values))
     notes = ["the first is the cause of most that follow it"] if len(results) > 1 else []
+    others = (option.name for group in (MODEL, DEPLOYMENT, ENGINE, EXPLAIN) for option in group)
+    notes += idle(values, others, "an out-of-memory text is judged by itself")
     emit("frag-oom", values, inputs.echo(values), results, notes)
 
 
@@ -113,11 +116,11 @@ def _told(values: Values, name: str) -> None:
     else:
         pools = inputs.pools(values, name)
     models = inputs.models(values, notes)
-    deployed = inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS)
-    plans = inputs.plans(models, deployed, notes)
+    deployed = inputs.combinations(values, notes, default_max=inputs.DEFAULT_TOKENS)
+    planned = inputs.plans(models, deployed, notes)
     results = [
         pool_fragmentation(p, pool, request_bytes=request, units=units, explain=explain)
-        for p in plans
+        for p, _, _ in planned
         for pool in pools
     ]
     if snapshot is not None:
@@ -131,10 +134,10 @@ def _told(values: Values, name: str) -> None:
                 units=units,
                 explain=explain,
             )
-            for p in plans
+            for p, _, _ in planned
             for device in snapshot.devices or (0,)  # an allocator that took nothing has none
         ]
-    emit("frag", values, inputs.echo(values, plans), results, notes)
+    emit("frag", values, inputs.echo(values, planned), results, notes)
 
 
 def _sizes(values: Values) -> None:
@@ -142,15 +145,15 @@ def _sizes(values: Values) -> None:
     memory, units = inputs.memory(values), inputs.unit_system(values)
     other = inputs.memory(values, swapped=True)
     models = inputs.models(values, notes)
-    deployed = inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS)
-    plans = inputs.plans(models, deployed, notes)
+    deployed = inputs.combinations(values, notes, default_max=inputs.DEFAULT_TOKENS)
+    planned = inputs.plans(models, deployed, notes)
     results = []
-    for p in plans:
+    for p, _, _ in planned:
         result = fragmentation(p, memory, units=units, explain=values["explain"])
         results.append(result)
         notes += _places(p, result)
         if other != memory:
             said = other_reading(result, fragmentation(p, other))
-            whose = f"{p.model}, {p.kv_cache_dtype}, block {p.block_size}: " if plans[1:] else ""
+            whose = f"{p.model}, {p.kv_cache_dtype}, block {p.block_size}: " if planned[1:] else ""
             notes.extend(whose + line for line in said)
-    emit("frag", values, inputs.echo(values, plans), results, notes)
+    emit("frag", values, inputs.echo(values, planned), results, notes)

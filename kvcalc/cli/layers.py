@@ -41,7 +41,8 @@ def run(values: Values) -> None:
     """Show every model's layers, and the differences of two."""
     notes: list[str] = []
     models = inputs.models(values, notes)
-    dtypes = inputs.cache_dtypes(values)
+    own = values["dtype"] or "auto"
+    dtypes = [own if dtype == "auto" else dtype for dtype in inputs.cache_dtypes(values)]
     if len(models) == _TWO:
         emit(
             "layers-diff",

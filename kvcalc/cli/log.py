@@ -9,6 +9,7 @@ import typer
 
 from kvcalc.cli import inputs
 from kvcalc.cli.cards import card_settings
+from kvcalc.cli.given import idle
 from kvcalc.cli.options import (
     CARD,
     DEPLOYMENT,
@@ -32,6 +33,13 @@ _LOG = (
          help="Which start of a log that holds several, from 1; with two logs once for each."
          " Default: the last."),
 )  # fmt: skip
+_OF_PREDICTION = tuple(
+    option.name
+    for group in (DEPLOYMENT, CARD, ENGINE)
+    for option in group
+    if option.name not in ("engine", "engine_version", "gpu", "gpu_memory", "gpu_free")
+)
+"""Options that matter to what is predicted alone."""
 _NAMED = tuple(option for option in MODEL if option.name != "models")
 _CARD = tuple(option for option in CARD if option.name != "gpu_free")
 
@@ -85,7 +93,10 @@ def run(values: Values) -> None:
     if len(reads) == _TWO:
         emit("log-diff", values, inputs.echo(values), [compared(*reads)], notes)
     else:
-        emit("log", values, inputs.echo(values), [answered(reads[0], given)], notes)
+        result = answered(reads[0], given)
+        if not result.predicted:
+            notes += idle(values, _OF_PREDICTION, "nothing is predicted of this log")
+        emit("log", values, inputs.echo(values), [result], notes)
 
 
 def _number(text: str) -> int:
@@ -150,7 +161,7 @@ def _given(values: Values, notes: list[str]) -> Any:
         model=model,
         settings=settings,
         args=args,
-        weights_bytes=inputs.size(values, "weights", up=True),
+        weights_bytes=inputs.some_size(values, "weights", "weights", "15GiB", up=True),
         quantization=values["quantization"],
         folders=tuple(inputs.preset_folders()),
         engine=asked,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from kvcalc.cli import inputs
+from kvcalc.cli.given import idle
 from kvcalc.cli.options import (
     DEPLOYMENT,
     ENGINE,
@@ -40,6 +41,9 @@ _READING = (
 )  # fmt: skip
 
 _NAMED = ("models", "preset", "config", "gguf", "hf", "layers")
+_OF_MODEL = tuple(
+    option.name for group in (MODEL, DEPLOYMENT, KV_MEMORY, ENGINE) for option in group
+)
 
 
 def add(app: typer.Typer) -> None:
@@ -77,6 +81,8 @@ def run(values: Values) -> None:
     named = any(values[name] for name in _NAMED[2:]) or values.typed(*_NAMED)
     timeout = inputs.seconds(values, "timeout", 5.0)
     tokens = inputs.tokens(values, "running_tokens")
+    if not named:
+        notes += idle(values, _OF_MODEL, "no model is named to compare the page with")
     page = read_page(source, timeout=timeout)
     reading = read_metrics(page, strict=values["strict"], where=named_source(source))
     servers = list(reading.servers)

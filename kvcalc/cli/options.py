@@ -9,17 +9,20 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from kvcalc.cli.commands import COMMANDS
-from kvcalc.cli.settings import PLACES, load_settings
+from kvcalc.cli.given import keep_repeated, one_variable, read_all
+from kvcalc.cli.settings import LISTED, PLACES, load_settings
 from kvcalc.cli.values import Origin, Values
 
 __all__ = [
     "CARD",
+    "COMPARED",
     "DEPLOYMENT",
     "ENGINE",
     "KV_MEMORY",
@@ -227,6 +230,17 @@ CARD: OptionGroup = (
          " the checkpoint's own otherwise."),
 )  # fmt: skip
 
+COMPARED = (
+    *("engine_version", "gpu", "gpu_memory", "gpu_free", "gpu_memory_utilization", "kv_memory"),
+    *("dtype", "quantization", "weights"),
+    *(
+        option.name
+        for option in (*DEPLOYMENT, *ENGINE)
+        if option.type is _TEXT and option.name not in ("engine_version", "gpu")
+    ),
+)
+"""Options that take one value, and of which several are compared where a deployment is sized."""
+
 _SETTINGS_INFO = typer.Option(
     "--settings",
     help='Settings file; ./kvcalc.yaml where there is one, "" for none.',
@@ -266,6 +280,10 @@ def _no_type(ctx: Any = None) -> str:
     return ""
 
 
+_EVERY = "kvcalc.every"
+"""Key of the parsing context under which every value of each option is kept."""
+
+
 class _TextParameters:
     """A command or group whose parameters are text or flags, handed on as they are.
 
@@ -282,6 +300,22 @@ class _TextParameters:
             if param.param_type_name == "argument":  # help needs no Python type behind MODEL
                 param.display_type_rich = _no_type
         return params
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words, and keep every value of an option of which the parser keeps the last."""
+        options = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
+        single = [option for option in options if not option.multiple]
+        for option in single:
+            option.multiple = True
+        try:
+            parser = self.make_parser(ctx)  # type: ignore[attr-defined]  # of the class it is mixed into
+        finally:
+            for option in single:
+                option.multiple = False
+        with suppress(Exception):  # what cannot be parsed is reported by the run that counts
+            ctx.meta[_EVERY] = parser.parse_args(args=list(args))[0]
+        found: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # as above
+        return found
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands in the order of the table; typer puts groups last."""
@@ -306,15 +340,23 @@ def register(
     *groups: OptionGroup,
     help: str,
     epilog: str,
+    compared: Sequence[str] = (),
 ) -> None:
-    """Add a command that takes the options of `groups` and hands their values to `run`."""
+    """Add a command that takes the options of `groups` and hands their values to `run`.
+
+    `compared` names options that take one value and for each of whose values it answers.
+    """
     options = [option for group in groups for option in group]
 
     flags = {o.name: _flag(o) for o in options}
 
     def command(ctx: typer.Context, **values: Any) -> None:
         origins = {o.name: _origin(ctx, o.name) for o in options}
-        run(Values(values, origins, _places(ctx, flags, origins), ctx.obj or ()))
+        given = Values(values, origins, _places(ctx, flags, origins), ctx.obj or ())
+        one_variable(given, _variables(ctx))
+        keep_repeated(given, _every(ctx, origins), compared)
+        read_all(given, planned=name in _PLANNED)
+        run(given)
 
     parameters = [
         inspect.Parameter(
@@ -336,11 +378,32 @@ def register(
     app.command(name, cls=Command, help=help, epilog=epilog)(command)
 
 
+_PLANNED = ("per-token", "compare", "plan", "capacity", "frag", "probe")
+"""Commands that plan with what they are given, as a rule."""
+
 _ORIGINS = {
     "COMMANDLINE": Origin.TYPED,
     "ENVIRONMENT": Origin.VARIABLE,
     "DEFAULT_MAP": Origin.SETTINGS,
 }
+
+
+def _every(ctx: typer.Context, origins: dict[str, Origin]) -> dict[str, Sequence[Any]]:
+    """Return all values of each option that was typed, or that a settings file lists."""
+    typed, listed = ctx.meta.get(_EVERY, {}), ctx.meta.get(LISTED, {})
+    found = {name: given for name, given in typed.items() if origins.get(name) is Origin.TYPED}
+    found |= {name: given for name, given in listed.items() if origins.get(name) is Origin.SETTINGS}
+    return {
+        name: found[name]
+        for name in origins
+        if name in found and isinstance(found[name], (list, tuple))
+    }
+
+
+def _variables(ctx: typer.Context) -> dict[str, Sequence[str]]:
+    """Return the variables of each option."""
+    params = [(param.name or "", param.envvar) for param in ctx.command.params]
+    return {name: names for name, names in params if isinstance(names, list)}
 
 
 def _origin(ctx: typer.Context, name: str) -> Origin:

@@ -9,19 +9,19 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer
 
-from kvcalc.cli.inputs import choice, one_of, preset_folders, unit_system
 from kvcalc.cli.values import Values
 from kvcalc.core.errors import InputError, UsageError
 from kvcalc.core.units import UnitSystem
 from kvcalc.models.text import printable
 
-__all__ = ["FORMATS", "Shown", "emit", "say", "write_file", "write_out"]
+__all__ = ["FORMATS", "Shown", "emit", "progress", "say", "write_file", "write_out"]
 
 FORMATS = ("table", "json", "csv", "markdown")
 
@@ -41,6 +41,9 @@ class Shown(NamedTuple):
 
 
 _BLOCK_MARKS = "█░─"
+_SILENT_SECONDS = 1.0
+"""After which it is shown that something is still being done."""
+_BETWEEN_SECONDS = 0.1
 _LONGEST_LINE = 1_000  # of a note or an error
 _NARROWEST = 40  # columns; below this nothing readable can be laid out
 
@@ -96,6 +99,31 @@ def say(kind: str, line: str) -> None:
     encoding = sys.stderr.encoding or "utf-8"
     with contextlib.suppress(OSError):
         print(f"{kind}: {text}".encode(encoding, "replace").decode(encoding), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[], None]]:
+    """Give what is to be called at every step of something that may take long.
+
+    From the first second on a line on a terminal's stderr counts the steps, and it is gone when
+    the result is there; nothing is written into a file or a pipe.
+    """
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    due, steps, shown = time.monotonic() + _SILENT_SECONDS, 0, False
+
+    def step() -> None:
+        nonlocal due, steps, shown
+        steps += 1
+        now = time.monotonic()
+        if terminal and now > due:
+            due, shown = now + _BETWEEN_SECONDS, True
+            print(f"\r{what}: {steps} settings tried", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield step
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def write_out(text: str) -> None:
@@ -160,6 +188,8 @@ def emit(
             the command reads.
         InputError: a report that cannot be written.
     """
+    from kvcalc.cli.inputs import choice, unit_system  # of commands with results alone
+
     known = FORMATS if shown is None else tuple(dict.fromkeys((*FORMATS, *shown.formats)))
     form = choice(values, "format", known)
     units = unit_system(values)
@@ -199,6 +229,8 @@ def _report_target(text: str, known: Sequence[str]) -> tuple[str, str]:
         raise UsageError(
             f"{text!r:.60} is not FORMAT:PATH", hint="write --report json:kv.json", where="--report"
         )
+    from kvcalc.cli.inputs import one_of
+
     form = one_of(name, known, "--report")
     if path == "-":
         raise UsageError(
@@ -221,6 +253,8 @@ def _refuse_to_overwrite(path: str, values: Values) -> None:
 
 
 def _files_read(values: Values) -> Iterator[str]:
+    from kvcalc.cli.inputs import preset_folders
+
     for folder in preset_folders():
         yield from _listed(os.path.join(folder, "models"))
         yield from _listed(os.path.join(folder, "gpus"))

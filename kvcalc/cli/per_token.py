@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import typer
+from msgspec.structs import replace
 
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
+    COMPARED,
     DEPLOYMENT,
     ENGINE,
     EXPLAIN,
@@ -47,17 +49,25 @@ def add(app: typer.Typer) -> None:
         EXPLAIN,
         help="Bytes a token, a block and a sequence; several models side by side.",
         epilog="Example: kvcalc per-token llama-3.1-8b qwen3.5-27b --tokens 32768 --explain",
+        compared=COMPARED,
     )
 
 
 def run(values: Values) -> None:
     """Size every model under every block size."""
     notes: list[str] = []
+    refused: list[str] = []
     models = inputs.models(values, notes)
     wanted = values["tokens"] or ()
     lengths = values.at("tokens", lambda: [parse_tokens(text) for text in wanted])
-    plans = inputs.plans(models, inputs.deployments(values, notes), notes)
+    planned = inputs.plans(models, inputs.combinations(values, notes), notes, refused=refused)
     lengths = lengths or usual_lengths(models)
     notes.extend(f"{m.name}: {line}" for m in models for line in beyond(m, max(lengths)))
-    results = [per_token(p, tokens=lengths, explain=values["explain"]) for p in plans]
-    emit("per-token", values, inputs.echo(values, plans), results, notes)
+    results = [
+        replace(
+            per_token(one.plan, tokens=lengths, explain=values["explain"]),
+            flags=one.asked.values.apart,
+        )
+        for one in planned
+    ]
+    emit("per-token", values, inputs.echo(values, planned), results, notes, refused)

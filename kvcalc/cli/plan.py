@@ -6,6 +6,7 @@ import typer
 
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
+    COMPARED,
     DEPLOYMENT,
     ENGINE,
     KV_MEMORY,
@@ -39,6 +40,7 @@ def add(app: typer.Typer) -> None:
         " request, and the reason for every number.",
         epilog="Example: kvcalc plan qwen3.5-27b --engine vllm --gpu h100-80gb --max 8192"
         " --kv-memory 15GiB",
+        compared=COMPARED,
     )
 
 
@@ -46,16 +48,15 @@ def run(values: Values) -> None:
     """Plan every model under every deployment."""
     notes: list[str] = []
     models = inputs.models(values, notes)
-    memory = inputs.some_size(values, "kv_memory", "a cache", "15GiB")
-    deployed = inputs.deployments(values, notes, several=True)
     refused: list[str] = []
-    asked: list[tuple[ModelSpec, Deployment]] = []
-    plans = inputs.plans(models, deployed, notes, tell=False, refused=refused, asked=asked)
-    card = deployed[0].gpu  # all are asked with the same
-    card_bytes = card.memory_bytes if isinstance(card, GpuSpec) else None
+    deployed = inputs.combinations(values, notes, several=True)
+    planned = inputs.plans(models, deployed, notes, tell=False, refused=refused)
     first: dict[str, CachePlan] = {}
     results = []
-    for found, (model, deployment) in zip(plans, asked, strict=True):
+    for found, model, (each, deployment) in planned:
+        memory = inputs.some_size(each, "kv_memory", "a cache", "15GiB")
+        card = deployment.gpu
+        card_bytes = card.memory_bytes if isinstance(card, GpuSpec) else None
         log = start_up_log(found, memory) if found.sized or memory is not None else ()
         base = first.setdefault(found.model, found)
         apart: tuple[Difference, ...] = ()
@@ -69,9 +70,10 @@ def run(values: Values) -> None:
                 longest_that_fits=_longest(found, model, deployment, memory),
                 log=log,
                 differences=apart,
+                flags=each.apart,
             )
         )
-    emit("plan", values, inputs.echo(values, plans), results, notes, refused)
+    emit("plan", values, inputs.echo(values, planned), results, notes, refused)
 
 
 def _longest(

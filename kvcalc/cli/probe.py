@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from kvcalc.cli import inputs
+from kvcalc.cli.given import idle
 from kvcalc.cli.options import (
     DEPLOYMENT,
     ENGINE,
@@ -48,6 +49,17 @@ _PROBE = (
 )  # fmt: skip
 
 
+_MEASURED = (
+    *("limit", "repeat"),
+    *(
+        option.name
+        for group in (MODEL, DEPLOYMENT, KV_MEMORY, ENGINE, WORKLOAD)
+        for option in group
+    ),
+)
+"""Options of what is measured."""
+
+
 def add(app: typer.Typer) -> None:
     """Add the command."""
     register(
@@ -77,10 +89,13 @@ def run(values: Values) -> None:
     backend = inputs.choice(values, "backend", BACKENDS)
     if values["replay"] is not None:
         _alone(values, "replay", ("log", "dry_run", "backend", "device", "kernel"))
+        notes += idle(values, _MEASURED, "the log says what was measured")
         results = [found(_read(values["replay"]))]
     elif backend == "nvml":
         from kvcalc.measure.probe.driver import driver_results
 
+        others = (*_MEASURED, *(option.name for option in _PROBE if option.name != "backend"))
+        notes += idle(values, others, "the driver is read, and nothing is measured")
         results = list(driver_results())
     elif backend == "torch":
         results = [_measured(values, notes)]
@@ -110,11 +125,11 @@ def _no_log(values: Values, backend: str) -> None:
 
 def _plan(values: Values, notes: list[str]) -> tuple[CachePlan, Deployment]:
     models = inputs.models(values, notes)
-    deployed = inputs.deployments(values, notes, default_max=inputs.DEFAULT_TOKENS)
-    plans = inputs.plans(models, deployed, notes, tell=False)
-    if len(plans) > 1:
+    deployed = inputs.combinations(values, notes, default_max=inputs.DEFAULT_TOKENS)
+    planned = inputs.plans(models, deployed, notes, tell=False)
+    if len(planned) > 1:
         raise UsageError("several models or settings", hint="probe one at a time")
-    return plans[0], deployed[0]
+    return planned[0].plan, deployed[0].deployment
 
 
 def _measured(values: Values, notes: list[str]) -> ProbeResult:

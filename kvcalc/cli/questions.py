@@ -27,53 +27,56 @@ _ASSUMED = "h100-80gb"
 
 
 def answered(
-    values: Values, notes: list[str], refused: list[str], ask: Callable[[Question], _T]
+    values: Values,
+    notes: list[str],
+    refused: list[str],
+    ask: Callable[[Question, inputs.Combination], _T],
 ) -> list[_T]:
     """Return the answer for every model under every deployment; an error names the model.
 
     Args:
         values: what was given.
         notes: lines are added for defaults, and for requests that are longer than the maximum.
-        refused: where several engines are asked, a line for each that refuses is added.
-        ask: answers one question.
+        refused: where several combinations are asked, a line for each that is refused is added.
+        ask: answers one question, of one combination.
 
     Raises:
         UsageError: no memory to answer for.
-        KvcalcError: what a model or the one engine refuses (of several engines: all do).
+        KvcalcError: what a model or the one engine refuses (of several combinations: all are).
     """
     models = inputs.models(values, notes)
     _engine(values, notes)
     _nothing_in_vain(values)
-    deployed = inputs.deployments(values, notes, several=True)
-    given = _Given(
+    deployed = inputs.combinations(values, notes, several=True)
+    at = tuple(
+        values.at("at", lambda text=text: inputs.token_count(text))  # type: ignore[misc]  # its default
+        for text in values["at"] or ()
+    )
+    load = _load(values, notes)
+    found: list[_T] = []
+    faults = inputs.Refused(deployed, refused)
+    for model in models:
+        for one in deployed:
+            given = _given(one.values, notes, at, load)
+            try:
+                found.append(ask(_question(model, one, given, notes), one))
+            except KvcalcError as error:
+                faults.add(model, one, error)
+    faults.close(any_left=bool(found))
+    return found
+
+
+def _given(
+    values: Values, notes: list[str], at: tuple[int, ...], load: inputs.Workload | None
+) -> _Given:
+    return _Given(
         memory=_card(values, notes),
         cache=_meant(values, "kv_memory", "a cache", "15GiB"),
         weights=_meant(values, "weights", "weights", "15GiB", up=True),
         free=_meant(values, "gpu_free", "", "66GiB"),
-        at=tuple(
-            values.at("at", lambda text=text: inputs.token_count(text))  # type: ignore[misc]  # its default
-            for text in values["at"] or ()
-        ),
-        load=_load(values, notes),
+        at=at,
+        load=load,
     )
-    beside = len({deployment.engine for deployment in deployed}) > 1
-    found: list[_T] = []
-    faults: list[KvcalcError] = []
-    for model in models:
-        for deployment in deployed:
-            try:
-                found.append(ask(_question(model, deployment, values, given, notes)))
-            except KvcalcError as error:
-                error.where = error.where or model.name
-                if not beside:
-                    raise
-                faults.append(error)
-                hint = f" ({error.hint})" if error.hint else ""
-                refused.append(f"{deployment.engine}: refused: {error}{hint}")
-    if faults and not found:
-        raise faults[0]
-    refused.extend(inputs.for_one_alone(faults, deployed))
-    return found
 
 
 class _Given(NamedTuple):
@@ -148,9 +151,10 @@ def _load(values: Values, notes: list[str]) -> inputs.Workload | None:
 
 
 def _question(
-    model: ModelSpec, deployment: Deployment, values: Values, given: _Given, notes: list[str]
+    model: ModelSpec, one: inputs.Combination, given: _Given, notes: list[str]
 ) -> Question:
-    deployment = _completed(deployment, values, given.memory, given.cache)
+    values = one.values
+    deployment = _completed(one.deployment, values, given.memory, given.cache)
     load = None
     if given.load is not None:
         lengths = _limited(given.load, plan(model, deployment).max_model_len, values, notes)
@@ -166,6 +170,7 @@ def _question(
             workload=load,
             instances=inputs.number(values, "instances") or 1,
             free_bytes=given.free,
+            all_layouts=bool(values.get("all_layouts")),
         )
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-__all__ = ["ALL_SWITCHES", "PLACES", "SETTINGS", "SWITCHES", "load_settings"]
+__all__ = ["ALL_SWITCHES", "LISTED", "PLACES", "SETTINGS", "SWITCHES", "load_settings"]
 
 _DEFAULT_FILE = "kvcalc.yaml"
 
@@ -67,7 +67,6 @@ SETTINGS = {
 """Key of a settings file -> the option's parameter."""
 
 _REPEATABLE = {"preset", "block", "kv_cache_dtype", "engine", "at"}
-_LISTS = {*_REPEATABLE, "lengths"}
 
 SWITCHES = ("enable_prefix_caching", "async_scheduling", "disable_hybrid_kv_cache_manager")
 """Options of engines that are on or off."""
@@ -77,6 +76,9 @@ ALL_SWITCHES = (*SWITCHES, "enforce_eager", "enable_expert_parallel")
 
 PLACES = "kvcalc.settings"
 """Key of the parsing context under which the places of settings are kept."""
+
+LISTED = "kvcalc.listed"
+"""Key of the parsing context under which all values of a setting are kept that takes one."""
 
 
 def load_settings(ctx: typer.Context, value: str | None) -> str | None:
@@ -96,6 +98,9 @@ def load_settings(ctx: typer.Context, value: str | None) -> str | None:
     if not path or (value is None and not os.path.isfile(path)):
         return value
     defaults, places = _read(path)
+    several = {name for name, given in defaults.items() if isinstance(given, tuple)}
+    ctx.meta[LISTED] = {name: defaults[name] for name in several}
+    defaults |= {name: defaults[name][-1] for name in several}
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     ctx.meta[PLACES] = places
     return path
@@ -105,7 +110,10 @@ _HINT = "write settings such as block_size: 32"
 
 
 def _read(path: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return values by parameter, and the place in the file of each."""
+    """Return values by parameter, and the place in the file of each.
+
+    Of a list for an option that takes one value there is a tuple.
+    """
     # Only runs with a settings file need a YAML reader here.
     from kvcalc.checks.keys import CHECK_KEYS
     from kvcalc.core.errors import InputError, UnknownNameError
@@ -135,7 +143,12 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, str]]:
         if name in defaults:
             raise InputError(f"{key} is set twice", where=where, hint="leave out one of them")
         texts = _texts(key, given, where)
-        defaults[name] = texts if name in _REPEATABLE else ",".join(texts)
+        if name in _REPEATABLE:
+            defaults[name] = texts
+        elif name == "lengths":
+            defaults[name] = ",".join(texts)
+        else:
+            defaults[name] = tuple(texts) if len(texts) > 1 else texts[0]
         places[name] = where
     return defaults, places
 
@@ -150,12 +163,11 @@ def _texts(key: str, given: Any, where: str) -> list[str]:
     values = told if isinstance(told, list) else [told]
     if not values or any(isinstance(v, (dict, list, bool)) or v is None for v in values):
         raise InputError(f"{key} takes a text or a number", where=where, hint=f"write {key}: VALUE")
-    if name == "engine_version" and isinstance(told, float):
+    number = next((v for v in values if isinstance(v, float)), None)
+    if name == "engine_version" and number is not None:
         raise InputError(
-            f"{key} {told} is a number, in which 0.10 and 0.1 are the same",
+            f"{key} {number} is a number, in which 0.10 and 0.1 are the same",
             where=where,
-            hint=f'quote it: {key}: "{told}0" or "{told}"',
+            hint=f'quote it: {key}: "{number}0" or "{number}"',
         )
-    if len(values) > 1 and name not in _LISTS:
-        raise InputError(f"{key} takes one value", where=where, hint=f"write {key}: VALUE")
     return [str(v) for v in values]

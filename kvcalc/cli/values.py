@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from itertools import product
 from typing import Any, TypeVar
 
 from kvcalc.core.errors import KvcalcError
@@ -29,6 +30,9 @@ class Values(dict[str, Any]):
         origins: where each value came from.
         places: how errors name each value's place: `--max`, `KVCALC_MAX` or `kvcalc.yaml:2`.
         behind: words behind `--`, of the command that takes another one there.
+        repeated: every value of an option that takes one and was given several, by parameter; the
+            value of that parameter is the last of them.
+        apart: in flags, what sets these values apart from those of the other combinations.
     """
 
     def __init__(
@@ -42,6 +46,21 @@ class Values(dict[str, Any]):
         self.origins = dict(origins or {})
         self.places = dict(places or {})
         self.behind = behind
+        self.repeated: dict[str, list[Any]] = {}
+        self.apart: tuple[str, ...] = ()
+
+    def each(self) -> Iterator[Values]:
+        """Yield the values of every combination of repeated options, in the order given."""
+        for chosen in product(*self.repeated.values()):
+            by_name = dict(zip(self.repeated, chosen, strict=True))
+            one = Values({**self, **by_name}, self.origins, self.places, self.behind)
+            one.apart = tuple(word for name in by_name for word in self._flag(name, by_name[name]))
+            yield one
+
+    def _flag(self, name: str, value: Any) -> tuple[str, str]:
+        place = self.places.get(name, "")
+        flag = place if place.startswith("--") else f"--{name.replace('_', '-')}"
+        return flag, str(value)
 
     def typed(self, *names: str) -> bool:
         """Whether any of these parameters was given on the command line."""

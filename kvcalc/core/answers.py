@@ -26,24 +26,27 @@ class Figures(Value, frozen=True, kw_only=True):
     Attributes:
         kv_cache_bytes: of the GPU that decides; None where the settings fix the cache.
         num_blocks: blocks that the engine makes; None where it has no blocks.
+        block_bytes: of each of them, on the GPU that decides.
         kv_cache_tokens: tokens as the engine logs them.
         max_concurrency: sequences of the maximum at once, as it logs them.
         max_sequences: whole ones that really fit.
         starts: the engine starts: its own check passes, or it shortens the maximum, or it does not
             check.
         fits: the goal is met: as many whole sequences of the maximum as are asked for have room
-            and are run at once.
+            and are run at once. None where the settings fix the cache and no GPU is named to hold
+            it.
         max_model_len_that_fits: the longest length, up to the maximum, of which as many as are
             asked for (or as the engine runs, where that is less) fit at once; 0: none.
     """
 
     kv_cache_bytes: int | None
     num_blocks: int | None
+    block_bytes: int | None
     kv_cache_tokens: int
     max_concurrency: float
     max_sequences: int
     starts: bool
-    fits: bool
+    fits: bool | None
     max_model_len_that_fits: int
 
 
@@ -160,6 +163,7 @@ class Lever(Value, frozen=True, kw_only=True):
         concurrency_gain: sequences of the maximum at once, on all servers, over those before; None
             where there were none.
         caution: what it costs.
+        fits: the goal is surely met with it: what a plain run with its flags answers.
     """
 
     name: str
@@ -170,6 +174,7 @@ class Lever(Value, frozen=True, kw_only=True):
     tokens_gained: int
     concurrency_gain: float | None
     caution: str
+    fits: bool | None = None
 
 
 class RefusedLever(Value, frozen=True, kw_only=True):
@@ -240,10 +245,10 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
     cache, `low` and `high` at its ends. Where the cache is given all three are the same.
 
     Attributes:
-        verdict: the answer in a sentence.
+        verdict: the answer in a sentence; of what was solved for, the solution first.
         sequences: the goal: so many sequences of the maximum at once, on all servers together.
         fits: the goal is surely met: `low.fits`. Everything takes its most, within the share and
-            beside it.
+            outside it.
         may_fit: it is met if everything beside the cache takes its least: `high.fits`.
         missing_bytes: what one GPU lacks for it at the low end, in the cache and beside it; 0 where
             it fits, and where no memory would do (see verdict).
@@ -253,12 +258,14 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
             where a token adds no whole number of bytes.
         budget: of each kind of GPU; empty where the cache is given.
         host: what the engine takes of the host's memory, each with its source.
-        levers: settings that gain something, the one that gains the most first.
+        levers: settings that gain something, the one that gains the most first; where the goal is
+            not met those that meet it first, the cheapest of them before the others.
         refused_levers: settings that cannot be changed here, with the reason.
         suggested: the engine's own command; with what was solved for first, where that has a
             value. None where nothing that was asked fits, or no command starts the engine.
         suggested_notes: what to know of the command, or why there is none.
         log: what the engine prints with the expected figures.
+        flags: what sets it apart from the others, where an option was given several values.
     """
 
     model: str
@@ -271,8 +278,8 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
     max_model_len: int
     sequences: int
     verdict: str
-    fits: bool
-    may_fit: bool
+    fits: bool | None
+    may_fit: bool | None
     kv_cache_bytes: int | None
     num_blocks: int | None
     kv_cache_tokens: int
@@ -301,3 +308,4 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
     convention: tuple[str, ...]
     source: str
     refusals: tuple[StartRefusal, ...] = ()
+    flags: tuple[str, ...] = ()

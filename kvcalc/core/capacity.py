@@ -20,6 +20,8 @@ __all__ = [
     "Capacity",
     "Logged",
     "PoolCapacity",
+    "allocated",
+    "binding_rank",
     "capacity",
     "holds",
     "least_of",
@@ -203,7 +205,7 @@ def _need_as_reported(plan: CachePlan, pool: Pool, n: int) -> int:
 def _whole_sequences(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> int:
     if plan.split == "fungible":
         return int(_concurrency(plan, rank, budget, n) or 0)
-    if plan.split == "fixed" and budget is not None and _allocated(rank) > budget:
+    if plan.split == "fixed" and budget is not None and allocated(rank) > budget:
         return 0
     counts = [
         pool.usable(units) // need
@@ -261,7 +263,7 @@ def _starts(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> bool:
         return _whole_sequences(plan, rank, budget, n) >= 1
     if plan.split == "one_pool":
         return start_up_need(plan, rank, n) <= start_up_limit(plan, rank, budget)
-    if budget is not None and _allocated(rank) > budget:
+    if budget is not None and allocated(rank) > budget:
         return False  # the settings fix the size, and it is more than there is
     return all(
         pool.need(rank.local(n)) <= pool.usable(units)
@@ -269,7 +271,7 @@ def _starts(plan: CachePlan, rank: Rank, budget: int | None, n: int) -> bool:
     )
 
 
-def _allocated(rank: Rank) -> int:
+def allocated(rank: Rank) -> int:
     """Bytes of a rank whose units the settings fix; 0 where a budget decides on some of them."""
     within = [pool for pool in rank.pools if not pool.beside]
     if any(pool.units is None for pool in within):
@@ -280,7 +282,7 @@ def _allocated(rank: Rank) -> int:
 def _all_allocated(plan: CachePlan, budgets: tuple[int | None, ...]) -> bool:
     """Whether every rank has room for what the settings fix."""
     return all(
-        budget is None or _allocated(rank) <= budget
+        budget is None or allocated(rank) <= budget
         for rank, budget in zip(plan.ranks, budgets, strict=True)
     )
 
@@ -400,8 +402,10 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
         for pool, count in zip(rank.pools, units, strict=True)
     )
     tokens, times = _logged(plan, rank, units, concurrency, n)
+    blocks = _blocks(plan, rank, units)
     if plan.split == "fixed" and not _all_allocated(plan, budgets):
         tokens, times, whole = 0, 0.0, 0  # all of it or nothing
+        blocks = None if blocks is None else 0
     fits = _starts_everywhere(plan, budgets, n)
     reached = _short_of(plan, budgets) is None
     longest_served = _served(plan, budgets, n) if reached else 0
@@ -413,8 +417,8 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
         kv_cache_bytes=budget,
         max_model_len=n,
         block_size=plan.block_size,
-        block_bytes=plan.block_bytes,
-        num_blocks=_blocks(plan, rank, units),
+        block_bytes=_block_bytes(plan, rank),
+        num_blocks=blocks,
         kv_cache_tokens=tokens,
         max_concurrency=times,
         max_sequences=whole,
@@ -426,6 +430,22 @@ def capacity(plan: CachePlan, kv_cache_bytes: Budgets, *, at: int | None = None)
         overhead_bytes=_overhead(plan, rank, budget, pools),
         pools=pools,
     )
+
+
+def binding_rank(plan: CachePlan, budgets: Budgets) -> Rank:
+    """Return the rank that binds: the one that holds the fewest sequences of the maximum.
+
+    Where there is no memory to hold any, or none is given, the plan's own: it needs the most.
+    """
+    least = least_of(budgets)
+    if least is None or least < 1:
+        return plan.rank
+    return _binding(plan, _by_rank(plan, budgets), plan.max_model_len)[0]
+
+
+def _block_bytes(plan: CachePlan, rank: Rank) -> int | None:
+    pool = rank.block_pool if plan.block_size else None
+    return None if pool is None else pool.unit_bytes
 
 
 def _binding(plan: CachePlan, budgets: tuple[int | None, ...], n: int) -> tuple[Rank, int | None]:
@@ -440,7 +460,7 @@ def _binding(plan: CachePlan, budgets: tuple[int | None, ...], n: int) -> tuple[
 
 def _blocks(plan: CachePlan, rank: Rank, units: tuple[int, ...]) -> int | None:
     """Return the units of the pool that grows; None where no pool grows in blocks of its own."""
-    growing = plan.block_pool
+    growing = rank.block_pool
     if growing is None or plan.split == "fungible" or not plan.block_size:
         return None
     counts = zip(rank.pools, units, strict=True)
@@ -511,7 +531,7 @@ def _logged(
     if plan.report == "concurrency":
         # As the engine computes it: a quotient that is no binary fraction can lose a token.
         return int(times * n), times
-    if plan.report in ("even_groups", "tokens") and plan.block_pool is not None:
+    if plan.report in ("even_groups", "tokens") and rank.block_pool is not None:
         groups = rank.pools[0].groups
         block = min((group.block_size for group in groups if group.block_size), default=0)
         tokens = units[0] // len(groups) * block * rank.token_factor

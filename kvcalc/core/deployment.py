@@ -10,7 +10,7 @@ import msgspec
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_bytes
-from kvcalc.core.values import Positive, Value, require_range
+from kvcalc.core.values import MAX_RANKS, MAX_STAGES, Positive, Value, require_range
 
 __all__ = ["MAX_BYTES", "Deployment", "GpuSpec"]
 
@@ -66,6 +66,11 @@ _COUNTS = (
     "num_gpu_blocks_override",
     "num_speculative_tokens",
 )
+_MOST = {
+    "tensor_parallel_size": MAX_RANKS,
+    "pipeline_parallel_size": MAX_STAGES,
+    "decode_context_parallel_size": MAX_RANKS,
+}
 _NONE = type(None)
 _Kinds = tuple[tuple[type, ...], tuple[str, ...], tuple[str, str]]
 _KINDS: tuple[_Kinds, ...] = (
@@ -154,9 +159,10 @@ class Deployment(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         self._require_kinds()
-        parallel = [name for name in self.__struct_fields__ if name.endswith("_parallel_size")]
         try:
-            require_range(self, 1, *parallel)
+            require_range(self, 1, "data_parallel_size")
+            for name, most in _MOST.items():
+                require_range(self, 1, name, high=most)
             require_range(self, 1, *_COUNTS, optional=True)
             require_range(self, 1, "kv_cache_memory_bytes", high=MAX_BYTES, optional=True)
         except InvalidValueError as error:

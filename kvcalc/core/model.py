@@ -19,7 +19,7 @@ from kvcalc.core.kind import (
     Windowed,
     split_heads,
 )
-from kvcalc.core.layers import Cache, LayerRun
+from kvcalc.core.layers import MAX_LAYERS, Cache, LayerRun
 from kvcalc.core.size import ModelSize
 from kvcalc.core.states import VLLM_STATES, StateLayout
 from kvcalc.core.units import add_rates
@@ -182,7 +182,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
         return self.stretched_position_embeddings or self.max_position_embeddings
 
     def __post_init__(self) -> None:
-        require_range(self, 1, "num_hidden_layers")
+        require_range(self, 1, "num_hidden_layers", high=MAX_LAYERS)
         known = (
             "max_position_embeddings",
             "stretched_position_embeddings",

@@ -288,6 +288,21 @@ class Rank(Value, frozen=True, kw_only=True):
         return all(pool.units is not None for pool in self.pools)
 
     @property
+    def growing_pool(self) -> Pool | None:
+        """The pool that grows with every token; None where nothing grows."""
+        for rules in ((Grow, Compressed, Stepped, Form), (Window, Chunk, Ring)):
+            for pool in self.pools:
+                if any(isinstance(g.rule, rules) for g in pool.groups):
+                    return pool
+        return None
+
+    @property
+    def block_pool(self) -> Pool | None:
+        """The pool of blocks: the one that grows, else one whose groups have any."""
+        blocks = (p for p in self.pools if any(g.block_size for g in p.groups))
+        return self.growing_pool or next(blocks, None)
+
+    @property
     def beside_bytes(self) -> int:
         """Bytes that the engine allocates beside its budget: tables, and pools of a fixed size."""
         pools = sum(pool.total_bytes(pool.units or 0) for pool in self.pools if pool.beside)
@@ -433,7 +448,11 @@ class CachePlan(Value, frozen=True, kw_only=True):
 
     @property
     def rank(self) -> Rank:
-        """The rank that needs the most for one sequence of max_model_len: it binds."""
+        """The rank that binds: the one that holds the fewest sequences with as much as the others.
+
+        Which needs the most for one of max_model_len; with memories of their own see
+        core.capacity.binding_rank.
+        """
         return max(self.ranks, key=lambda r: r.bytes_needed(self.max_model_len))
 
     @property
@@ -461,17 +480,12 @@ class CachePlan(Value, frozen=True, kw_only=True):
     @property
     def growing_pool(self) -> Pool | None:
         """The binding rank's pool that grows with every token; None where nothing grows."""
-        for rules in ((Grow, Compressed, Stepped, Form), (Window, Chunk, Ring)):
-            for pool in self.rank.pools:
-                if any(isinstance(g.rule, rules) for g in pool.groups):
-                    return pool
-        return None
+        return self.rank.growing_pool
 
     @property
     def block_pool(self) -> Pool | None:
         """The binding rank's pool of blocks: the one that grows, else one whose groups have any."""
-        blocks = (p for p in self.rank.pools if any(g.block_size for g in p.groups))
-        return self.growing_pool or next(blocks, None)
+        return self.rank.block_pool
 
     @property
     def block_bytes(self) -> int | None:

@@ -43,6 +43,7 @@ def summarise(
     longest_that_fits: int | None = None,
     log: tuple[str, ...] = (),
     differences: tuple[Difference, ...] = (),
+    flags: tuple[str, ...] = (),
 ) -> PlanSummary:
     """Return the summary of a plan.
 
@@ -54,6 +55,7 @@ def summarise(
             plan that would fit, which this plan does not tell.
         log: what the engine prints about that cache.
         differences: why it is not like another engine's plan.
+        flags: what sets it apart from other plans.
     """
     rank, longest = plan.rank, plan.max_model_len
     grown, period = plan.growth()
@@ -62,10 +64,10 @@ def summarise(
         for pool in rank.pools
         for group in pool.groups
     )
-    start_up = None
+    start_up, block_bytes = None, plan.block_bytes
     notes = plan.notes
     if plan.sized or kv_cache_bytes is not None:
-        start_up = _start_up(plan, kv_cache_bytes, log)
+        start_up, block_bytes = _start_up(plan, kv_cache_bytes, log, card_bytes)
         said = list(_of_size(plan, start_up))
         faults = too_much(plan, kv_cache_bytes, card_bytes)
         if faults:
@@ -78,7 +80,7 @@ def summarise(
         kv_cache_dtype=plan.kv_cache_dtype,
         num_gpus=plan.num_gpus,
         block_size=plan.block_size,
-        block_bytes=plan.block_bytes,
+        block_bytes=block_bytes,
         max_model_len=longest,
         bytes_per_token=grown if period == 1 else None,
         reuse_tokens=plan.reuse_tokens,
@@ -104,6 +106,7 @@ def summarise(
         convention=plan.convention,
         source=plan.source,
         differences=differences,
+        flags=flags,
     )
 
 
@@ -312,6 +315,7 @@ def _failed(plan: CachePlan, start: StartUp, longest: int | None) -> StartUp:
     return msgspec.structs.replace(
         start,
         fits=False,
+        num_blocks=None if start.num_blocks is None else 0,
         kv_cache_tokens=0,
         max_concurrency=0.0,
         max_sequences=0,
@@ -321,9 +325,12 @@ def _failed(plan: CachePlan, start: StartUp, longest: int | None) -> StartUp:
     )
 
 
-def _start_up(plan: CachePlan, kv_cache_bytes: int | None, log: tuple[str, ...]) -> StartUp:
+def _start_up(
+    plan: CachePlan, kv_cache_bytes: int | None, log: tuple[str, ...], gpu_bytes: int | None
+) -> tuple[StartUp, int | None]:
+    """Return a start, and the bytes of a block of the rank that decides in it."""
     found = capacity(plan, kv_cache_bytes)
-    return StartUp(
+    start = StartUp(
         kv_cache_bytes=kv_cache_bytes,
         num_blocks=found.num_blocks,
         kv_cache_tokens=found.kv_cache_tokens,
@@ -337,4 +344,6 @@ def _start_up(plan: CachePlan, kv_cache_bytes: int | None, log: tuple[str, ...])
         max_model_len_served=found.max_model_len_served,
         beside_bytes=plan.rank.beside_bytes,
         log=log,
+        gpu_bytes=gpu_bytes,
     )
+    return start, found.block_bytes

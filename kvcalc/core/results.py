@@ -92,6 +92,7 @@ class PerToken(Value, frozen=True, kw_only=True):
         state_bytes: fixed, a sequence.
         encoder_bytes: rows of an encoder's output, a sequence.
         explain: the formula with the numbers put in, a line each; empty unless asked for.
+        flags: what sets it apart from the others, where an option was given several values.
     """
 
     model: str
@@ -112,6 +113,7 @@ class PerToken(Value, frozen=True, kw_only=True):
     layers: tuple[LayerGroup, ...]
     sequences: tuple[SequenceSize, ...]
     explain: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 class WasteBytes(Value, frozen=True, kw_only=True):
@@ -341,7 +343,8 @@ class Comparison(Value, frozen=True, kw_only=True):
 
     `reserved_gain` is contiguous over paged reserved bytes, None when paged reserves nothing.
     Totals add up what each request reserves while it runs; `at_once` is told where the settings
-    fix the size of the cache and not all requests run at once.
+    fix the size of the cache and not all requests run at once. `flags` set it apart from the
+    others, where an option was given several values.
     """
 
     model: str
@@ -361,6 +364,7 @@ class Comparison(Value, frozen=True, kw_only=True):
     concurrency: Concurrency | None = None
     at_once: AtOnce | None = None
     explain: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 class SequencesOfMax(Value, frozen=True, kw_only=True):
@@ -494,6 +498,7 @@ class StartUp(Value, frozen=True, kw_only=True):
         beside_bytes: bytes that the engine allocates beside this cache (states' slots, tables).
         overhead_bytes: bytes that no sequence can use.
         log: the lines that it prints, or its refusal; empty for an engine that prints none.
+        gpu_bytes: memory of the GPU, where one is named.
     """
 
     kv_cache_bytes: int | None
@@ -509,6 +514,7 @@ class StartUp(Value, frozen=True, kw_only=True):
     max_model_len_served: int = 0
     beside_bytes: int = 0
     log: tuple[str, ...] = ()
+    gpu_bytes: int | None = None
 
 
 class Difference(Value, frozen=True, kw_only=True):
@@ -544,6 +550,7 @@ class PlanSummary(Value, frozen=True, kw_only=True):
         differences: where several engines are asked, the causes for which this one is not like the
             first.
         floors: units without which it does not start, whatever one sequence needs.
+        flags: what sets it apart from the others, where an option was given several values.
     """
 
     model: str
@@ -568,3 +575,4 @@ class PlanSummary(Value, frozen=True, kw_only=True):
     source: str
     differences: tuple[Difference, ...] = ()
     floors: tuple[Floor, ...] = ()
+    flags: tuple[str, ...] = ()

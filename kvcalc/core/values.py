@@ -8,10 +8,21 @@ import msgspec
 
 from kvcalc.core.errors import InvalidValueError
 
-__all__ = ["MAX_DIMENSION", "NonNegative", "Positive", "Value", "require_range"]
+__all__ = [
+    "MAX_DIMENSION",
+    "MAX_RANKS",
+    "MAX_STAGES",
+    "NonNegative",
+    "Positive",
+    "Value",
+    "require_range",
+]
 
 MAX_DIMENSION = 2**31 - 1
 """No dimension of a model, count of layers or block is larger; above it a number is a slip."""
+
+MAX_RANKS, MAX_STAGES = 1_024, 256
+"""No engine runs a replica over more tensor-parallel ranks, or pipeline stages."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_DIMENSION)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0, le=MAX_DIMENSION)]

@@ -11,7 +11,6 @@ from kvcalc.core.answers import (
     Layout,
     Lever,
     RankBudget,
-    RefusedLever,
     Solution,
     TermBounds,
 )
@@ -41,10 +40,12 @@ def _side_by_side(results: Sequence[CapacityAnswer], size: Size) -> Grid:
     for r in results:
         cache = _range(r.low.kv_cache_bytes, r.high.kv_cache_bytes, size)
         fits = "yes" if r.fits else "perhaps" if r.may_fit else "no"
+        if r.fits is None:
+            fits = "of which GPU?"
         served = _times(r.max_concurrency)
         longest = format_count(r.max_model_len_that_fits)
         needed = size(r.needed_bytes)
-        name = f"{r.model}, {r.engine}"
+        name = " ".join((f"{r.model}, {r.engine}", *r.flags))
         tokens = format_count(r.kv_cache_tokens)
         kept = [r.kv_cache_dtype]
         if blocks:
@@ -68,6 +69,8 @@ def _range(low: int | None, high: int | None, size: Size) -> str:
 def _answer(result: CapacityAnswer, size: Size) -> list[Block]:
     version = f" {result.engine_version}" if result.engine_version else ""
     card = f" on {result.gpu}" if result.gpu else ""
+    if result.flags:
+        card += f" ({' '.join(result.flags)})"
     blocks: list[Block] = [
         Heading(
             f"{result.model}, {result.kv_cache_dtype}, engine {result.engine}{version}{card}:"
@@ -75,6 +78,8 @@ def _answer(result: CapacityAnswer, size: Size) -> list[Block]:
         ),
         Text((result.verdict,)),
     ]
+    if result.solutions:  # the answer to what was asked is the first line
+        blocks.reverse()
     for budget in result.budget:
         blocks.extend(_budget(budget, size, several=len(result.budget) > 1))
     blocks.append(_figures(result, size))
@@ -85,7 +90,7 @@ def _answer(result: CapacityAnswer, size: Size) -> list[Block]:
     if result.layouts:
         blocks.extend(_layouts(result.layouts))
     if result.levers or result.refused_levers:
-        blocks.extend(_levers(result.levers, result.refused_levers))
+        blocks.extend(_levers(result.levers))
     if result.solutions:
         blocks.extend(_solutions(result.solutions))
     commands = [result.suggested, *(solution.command for solution in result.solutions)]
@@ -260,7 +265,7 @@ def _at_bounds(at: At, *, exact: bool) -> list[str]:
     return [] if exact else [_times(at.low), _times(at.high)]
 
 
-def _levers(levers: Sequence[Lever], refused: Sequence[RefusedLever]) -> list[Block]:
+def _levers(levers: Sequence[Lever]) -> list[Block]:
     rows = [
         (
             lever.name,
@@ -268,19 +273,17 @@ def _levers(levers: Sequence[Lever], refused: Sequence[RefusedLever]) -> list[Bl
             f"{lever.tokens_gained:+,}",
             NONE if lever.concurrency_gain is None else f"{lever.concurrency_gain:.2f} x",
             _longest(lever.figures.max_model_len_that_fits),
+            "yes" if lever.fits else "perhaps" if lever.figures.fits else "no",
             lever.caution,
         )
         for lever in levers
     ]
-    columns = ("lever", "tokens", "gained", "times", "longest", "what it costs")
+    columns = ("lever", "tokens", "gained", "times", "longest", "fits", "what it costs")
     blocks: list[Block] = [Heading("what each setting buys")]
     if rows:
-        blocks.append(Grid(columns, tuple(rows), text_columns=frozenset({5})))
+        blocks.append(Grid(columns, tuple(rows), text_columns=frozenset({5, 6})))
     else:
         blocks.append(Text(("no setting that was tried buys anything",)))
-    if refused:
-        apart = tuple((lever.name, lever.reason) for lever in refused)
-        blocks.append(Grid(("not possible here", ""), apart, text_columns=frozenset({1})))
     return blocks
 
 

@@ -19,9 +19,10 @@ def paging_blocks(results: Sequence[Comparison], size: Size) -> list[Block]:
     group: list[Comparison] = []
     for result in results:
         # Blocks of one model follow one another; its first block again is another model.
-        same = group and (result.model, result.max_model_len) == (
+        same = group and (result.model, result.max_model_len, result.flags) == (
             group[0].model,
             group[0].max_model_len,
+            group[0].flags,
         )
         if not same or result.block_size in {c.block_size for c in group}:
             blocks.extend(_comparison(group, size) if group else [])
@@ -35,8 +36,9 @@ def _comparison(group: Sequence[Comparison], size: Size) -> list[Block]:
     one = group[0]
     load = one.workload
     requests = format_number_of(load.requests, "request")
+    apart = f" ({' '.join(one.flags)})" if one.flags else ""
     heading = (
-        f"{one.model}, {one.kv_cache_dtype}, engine {one.engine}: {requests}"
+        f"{one.model}, {one.kv_cache_dtype}, engine {one.engine}{apart}: {requests}"
         f" ({load.name}), maximum {format_count(one.max_model_len)} tokens"
     )
     lengths = (

@@ -63,7 +63,7 @@ def per_token_blocks(results: Sequence[PerToken], size: Size) -> list[Block]:
         row("", [size(r.sequences[i].bytes) for r in results])
         reserved = "in whole blocks" if results[0].engine == "none" else "the engine reserves"
         row(f"  {reserved}", [_allocated(r.sequences[i]) for r in results])
-    blocks.append(Grid(("", *(r.model for r in results)), tuple(rows)))
+    blocks.append(Grid(("", *(" ".join((r.model, *r.flags)) for r in results)), tuple(rows)))
     blocks.extend(
         layer_grid(r, named=len(results) > 1)
         for r in results
@@ -71,7 +71,7 @@ def per_token_blocks(results: Sequence[PerToken], size: Size) -> list[Block]:
     )
     for r in results:
         if r.explain:
-            blocks.append(Heading(f"{r.model}: the formula"))
+            blocks.append(Heading(f"{' '.join((r.model, *r.flags))}: the formula"))
             blocks.append(Formula(r.explain))
     return blocks
 

@@ -16,7 +16,7 @@ __all__ = ["plan_blocks"]
 def plan_blocks(results: Sequence[PlanSummary], size: Size) -> list[Block]:
     """Show each plan; those of several engines side by side before."""
     blocks: list[Block] = []
-    if len({result.engine for result in results}) > 1:
+    if len({(result.engine, result.flags) for result in results}) > 1:
         blocks = [Heading("side by side"), _side_by_side(results, size), *_apart(results, size)]
     return blocks + [block for result in results for block in _plan(result, size)]
 
@@ -24,6 +24,7 @@ def plan_blocks(results: Sequence[PlanSummary], size: Size) -> list[Block]:
 def _side_by_side(results: Sequence[PlanSummary], size: Size) -> Grid:
     models = {result.model for result in results}
     heads = [r.engine if len(models) == 1 else f"{r.model}, {r.engine}" for r in results]
+    heads = [" ".join((head, *r.flags)) for head, r in zip(heads, results, strict=True)]
     rows: list[tuple[str, ...]] = []
 
     def row(label: str, cells: Sequence[str]) -> None:
@@ -69,8 +70,9 @@ def _apart(results: Sequence[PlanSummary], size: Size) -> list[Block]:
 
 def _plan(result: PlanSummary, size: Size) -> list[Block]:
     version = f" {result.engine_version}" if result.engine_version else ""
+    apart = f" ({' '.join(result.flags)})" if result.flags else ""
     heading = (
-        f"{result.model}, {result.kv_cache_dtype}, engine {result.engine}{version}:"
+        f"{result.model}, {result.kv_cache_dtype}, engine {result.engine}{version}{apart}:"
         f" maximum {format_count(result.max_model_len)} tokens"
     )
     blocks: list[Block] = [Heading(heading), _plan_groups(result.groups)]
@@ -169,8 +171,11 @@ def _started(start: StartUp, longest: int, size: Size) -> list[Block]:
         verdict = f"starts, for sequences of up to {format_count(start.max_model_len_served)}"
     elif start.start == "never_checks" and start.max_model_len_that_fits < longest:
         verdict = "starts, and checks nothing"
+    heading = f"with {given} it {verdict}"
+    if verdict == "starts" and start.kv_cache_bytes is start.gpu_bytes is None:  # where it has room
+        heading = f"{given} holds a sequence of the maximum"
     blocks: list[Block] = [
-        Heading(f"with {given} it {verdict}"),
+        Heading(heading),
         Grid(("", ""), tuple(rows)),
     ]
     if start.log:

@@ -27,6 +27,10 @@ _REPEATED = (
 """Fields that say which combination a CSV row belongs to, where a result has them."""
 
 
+_APART = "flags"
+"""Field that sets a result apart where none of those does."""
+
+
 class Envelope(Value, frozen=True, kw_only=True):
     """The JSON document of every command.
 
@@ -73,6 +77,9 @@ def as_csv(results: Sequence[object]) -> str:
     """Return one row a measurement: the combination, the metric's dotted name, the value."""
     records: list[dict[str, Any]] = [msgspec.to_builtins(result) for result in results]
     keys = [key for key in _REPEATED if records and key in records[0]]
+    if any(record.get(_APART) for record in records):
+        keys.append(_APART)
+        records = [{**record, _APART: " ".join(record[_APART])} for record in records]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*keys, "metric", "value"])

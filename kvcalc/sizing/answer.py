@@ -13,6 +13,7 @@ from kvcalc.core.answers import (
     RefusedLever,
     Solution,
 )
+from kvcalc.core.capacity import binding_rank
 from kvcalc.core.memory import End
 from kvcalc.engines import start_up_log
 from kvcalc.sizing.figured import figured
@@ -22,8 +23,9 @@ from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.sharing import notes_on_sharing, one_of_several
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve import solved
+from kvcalc.sizing.solve.searches import Tries
 from kvcalc.sizing.stops import start_refusals
-from kvcalc.sizing.verdict import verdict
+from kvcalc.sizing.verdict import solved_verdict, verdict
 from kvcalc.sizing.worked import Worked
 
 if TYPE_CHECKING:
@@ -57,10 +59,12 @@ def answer(
     question, shared = one_of_several(question)
     worked = work(question)
     found = worked.plan
-    low, middle, high = (figured(question, worked, end) for end in get_args(End))
-    missing = 0 if low.fits else worked.missing()
-    grown, period = found.growth(windows_open=False)
-    needed = found.bytes_needed(found.max_model_len)
+    tries = Tries(question)
+    low, middle, high = (figured(question, worked, end, tries) for end in get_args(End))
+    missing = 0 if low.fits in (True, None) else worked.missing()
+    rank = binding_rank(found, worked.middle)
+    grown, period = rank.growth(windows_open=False)
+    needed = rank.bytes_needed(found.max_model_len)
     deployment = question.deployment
     turned = tuple(solved(question, setting) for setting in solve_for)
     solutions = tuple(one.solution for one in turned)
@@ -68,6 +72,9 @@ def answer(
     told: tuple[str, ...] = ()
     if suggest:
         solutions, command, told = _suggested(question, (low, high), turned)
+    said = verdict(question, worked, (low, middle, high), missing)
+    if solutions:
+        said = f"{solved_verdict(question, worked, solutions)} As asked: {said}"
     gaining, refused = _levers(question, worked, middle) if with_levers else ((), ())
     tried = gaining or refused
     return CapacityAnswer(
@@ -77,10 +84,10 @@ def answer(
         gpu=_gpu(question),
         kv_cache_dtype=found.kv_cache_dtype,
         block_size=found.block_size,
-        block_bytes=found.block_bytes,
+        block_bytes=middle.block_bytes,
         max_model_len=found.max_model_len,
         sequences=question.sequences,
-        verdict=verdict(question, worked, (low, middle, high), missing),
+        verdict=said,
         fits=low.fits,
         may_fit=high.fits,
         kv_cache_bytes=middle.kv_cache_bytes,
@@ -112,7 +119,7 @@ def answer(
             *without_effect(asked),
             *beyond_maximum(question, found.max_model_len),
             *(["no setting that was tried buys anything"] if with_levers and not tried else []),
-            *([_NOT_ENOUGH] if gaining and not high.fits and not _meets(gaining) else []),
+            *([_NOT_ENOUGH] if gaining and high.fits is False and not _meets(gaining) else []),
             *found.notes,
         ),
         unsupported=found.unsupported,
@@ -126,7 +133,7 @@ _NOT_ENOUGH = "no single setting that was tried is enough"
 
 
 def _meets(gaining: tuple[Lever, ...]) -> bool:
-    return any(lever.figures.fits for lever in gaining)
+    return any(lever.fits for lever in gaining)
 
 
 # What few questions ask for is imported when it is asked for: a plain one is answered sooner.

@@ -11,7 +11,7 @@ from kvcalc.core.deployment import Deployment
 if TYPE_CHECKING:
     from kvcalc.sizing.question import Question
 
-__all__ = ["NO_SPECULATION", "Change", "changed", "share_change"]
+__all__ = ["NO_SPECULATION", "Change", "changed", "cost", "share_change"]
 
 _FLAGS = {
     "gpu_memory_utilization": "--gpu-memory-utilization",
@@ -77,6 +77,38 @@ class Change(NamedTuple):
         """The change in kvcalc's own flags."""
         found = _flags_of(self.settings, self.args)
         return (*found, "--quantization", self.quantization) if self.quantization else found
+
+
+_COSTS = (
+    (
+        *("gpu_memory_utilization", "mem_fraction_static", "free_gpu_memory_fraction"),
+        *("cache_max_entry_count", "num_gpu_blocks_override", "swa_full"),
+        "disable_hybrid_kv_cache_manager",
+    ),
+    (
+        *("max_num_seqs", "max_running_requests", "parallel", "max_batch_size", "block_size"),
+        *("max_num_batched_tokens", "chunked_prefill_size", "ubatch_size"),
+    ),
+    (
+        *("enable_prefix_caching", "disable_radix_cache", "speculative_method", "enforce_eager"),
+        *("disable_cuda_graph", "decode_context_parallel_size"),
+    ),
+    ("max_model_len", "ctx_size", "num_ctx"),
+    ("kv_cache_dtype",),
+    ("quantization", "n_gpu_layers", "no_kv_offload"),
+    ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+)
+"""Settings by what it costs to change them, the cheapest first: a larger share of the GPU, smaller
+batches, speed, length, precision, other weights, more GPUs."""
+
+
+def cost(change: Change) -> int:
+    """Return the rank of a change by what it costs; 0 is the cheapest."""
+    names = {*change.settings, *(name for name, value in change.args.items() if value is not None)}
+    if change.quantization is not None:
+        names.add("quantization")
+    dearest = (rank for rank, known in enumerate(_COSTS) if not names.isdisjoint(known))
+    return max(dearest, default=0)
 
 
 NO_SPECULATION = "none"

@@ -9,12 +9,13 @@ from kvcalc.core.capacity import Budgets
 from kvcalc.core.memory import End
 from kvcalc.sizing.figures import figures
 from kvcalc.sizing.question import Question
+from kvcalc.sizing.solve.searches import Tries
 from kvcalc.sizing.worked import Worked
 
 __all__ = ["figured"]
 
 
-def figured(question: Question, worked: Worked, end: End) -> Figures:
+def figured(question: Question, worked: Worked, end: End, tries: Tries | None = None) -> Figures:
     """Return the figures of a question.
 
     A cache that the settings size is there whole or not at all: what would fit instead of it is
@@ -24,6 +25,7 @@ def figured(question: Question, worked: Worked, end: End) -> Figures:
         question: what is asked.
         worked: the same, worked out.
         end: which of its budgets.
+        tries: what was tried for the figures of its other ends.
     """
     found = figures(worked, end)
     by_settings = worked.plan.split == "fixed" and bool(worked.memory)
@@ -38,7 +40,9 @@ def figured(question: Question, worked: Worked, end: End) -> Figures:
         return found
     from kvcalc.sizing.solve.lengths import longest  # few questions come here
 
-    shorter = longest(question, end, below=worked.plan.max_model_len) or 0
+    if tries is None or tries.question is not question:
+        tries = Tries(question)
+    shorter = longest(tries, end, below=worked.plan.max_model_len) or 0
     return msgspec.structs.replace(found, max_model_len_that_fits=shorter)
 
 

@@ -32,6 +32,7 @@ def figures(worked: Worked, end: End) -> Figures:
         return Figures(
             kv_cache_bytes=None if least is None else 0,
             num_blocks=0 if plan.block_size else None,
+            block_bytes=plan.block_bytes,
             kv_cache_tokens=0,
             max_concurrency=0.0,
             max_sequences=0,
@@ -46,11 +47,12 @@ def figures(worked: Worked, end: End) -> Figures:
     return Figures(
         kv_cache_bytes=found.kv_cache_bytes,
         num_blocks=found.num_blocks,
+        block_bytes=found.block_bytes,
         kv_cache_tokens=found.kv_cache_tokens,
         max_concurrency=found.max_concurrency,
         max_sequences=found.max_sequences,
         starts=found.starts and worked.runs(end) and worked.too_long is None,
-        fits=worked.meets(end),
+        fits=worked.fits(end),
         max_model_len_that_fits=held if worked.longest is None else min(held, worked.longest),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvcalc.core.answers import Layout
-from kvcalc.core.errors import KvcalcError
+from kvcalc.core.errors import InvalidValueError, KvcalcError
 from kvcalc.core.model import PARTITION, stage_sizes
 from kvcalc.sizing.changes import Change, changed
 from kvcalc.sizing.figured import figured
@@ -16,12 +16,23 @@ from kvcalc.sizing.sizes import OWN_SIZES
 
 __all__ = ["layouts"]
 
+_MOST_GPUS = 256
+"""GPUs whose layouts are tried: each is planned anew."""
 _MOST_MOVES = 8
 """Layers that are moved from stage to stage at most."""
 
 
 def layouts(question: Question, num_gpus: int) -> tuple[Layout, ...]:
-    """Return every way to serve a model on so many GPUs, the one with the most sequences first."""
+    """Return every way to serve a model on so many GPUs, the one with the most sequences first.
+
+    Raises:
+        InvalidValueError: more GPUs than are tried.
+    """
+    if num_gpus > _MOST_GPUS:
+        raise InvalidValueError(
+            f"layouts of {num_gpus} GPUs are too many to try",
+            hint=f"ask for those of {_MOST_GPUS} GPUs at most: replicas are alike",
+        )
     # Sizes in an engine's own words would stand beside those of each way.
     own = changed(question.deployment, {}, dict.fromkeys(OWN_SIZES))
     question = question._replace(deployment=own)

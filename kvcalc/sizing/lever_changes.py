@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from kvcalc.core.units import format_count
 from kvcalc.sizing.changes import Change, share_change
+from kvcalc.sizing.figured import figured
 from kvcalc.sizing.question import Question
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sharing import largest_share
@@ -26,6 +27,8 @@ _FEWER_TOKENS = 2048
 _BLOCKS = (16, 32, 64, 128)
 _WEIGHTS = ("fp8", "int4")
 _GGUF = ("q8_0", "q4_k_m")
+_MOST_RANKS = 16
+"""Tensor-parallel ranks of a layout that is usual: those of two nodes."""
 _WIDE = ("bfloat16", "float16", "float32")
 
 
@@ -46,6 +49,11 @@ def lever_changes(question: Question, worked: Worked) -> Iterator[Change]:
     if worked.plan.max_model_len > 1:
         half = worked.plan.max_model_len // 2
         yield of_length(question, half)._replace(caution="longer requests are refused")
+        held = (
+            0 if worked.meets("low") else figured(question, worked, "low").max_model_len_that_fits
+        )
+        if held not in (0, half):
+            yield of_length(question, held)._replace(caution="longer requests are refused")
     if engine == "vllm":
         yield from _vllm(question, worked)
     elif engine == "sglang":
@@ -94,10 +102,16 @@ def _shares(question: Question, worked: Worked) -> Iterator[Change]:
         return
     field = setting == "gpu_memory_utilization"
     now = deployment.gpu_memory_utilization if field else deployment.engine_args.get(setting)
-    if not worked.runs("low"):
-        most = (worked.memory and share_of_card(question).solution.up_to) or _largest(worked)
-        if most and most != now:
-            yield share_change(setting, most, SURELY_STARTS)
+    if not worked.meets("low"):
+        sure = share_of_card(question).solution if worked.memory else None
+        if worked.runs("low"):
+            least = None if sure is None else sure.value
+            if least is not None and least != now:
+                yield share_change(setting, least, "the least share that surely holds it")
+        else:
+            most = (sure and sure.up_to) or _largest(worked)
+            if most and most != now:
+                yield share_change(setting, most, SURELY_STARTS)
     for share in _UTILISATIONS if worked.memory else ():  # a cache that is given is not larger
         if isinstance(now, float) and share <= now:
             continue
@@ -155,9 +169,10 @@ def _parallel(question: Question) -> Iterator[Change]:
     deployment = question.deployment
     tp, dp = deployment.tensor_parallel_size, deployment.data_parallel_size
     gpus = deployment.num_gpus * 2
-    yield Change(
-        f"tensor parallel {2 * tp}", {"tensor_parallel_size": 2 * tp}, caution=f"{gpus} GPUs"
-    )
+    if 2 * tp <= _MOST_RANKS:
+        yield Change(
+            f"tensor parallel {2 * tp}", {"tensor_parallel_size": 2 * tp}, caution=f"{gpus} GPUs"
+        )
     yield Change(f"{2 * dp} replicas", {"data_parallel_size": 2 * dp}, caution=f"{gpus} GPUs")
     if tp > 1 and tp % 2 == 0:
         yield Change(

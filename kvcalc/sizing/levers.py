@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvcalc.core.answers import Figures, Lever, RefusedLever
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_count
-from kvcalc.sizing.changes import Change
+from kvcalc.sizing.changes import Change, cost
 from kvcalc.sizing.figured import figured
 from kvcalc.sizing.lever_changes import SURELY_STARTS, lever_changes
 from kvcalc.sizing.question import Question, work
@@ -14,6 +14,7 @@ from kvcalc.sizing.worked import Worked
 
 __all__ = ["levers"]
 
+_DEAREST = 99
 _NOTHING = 0.002
 """What changes the sequences by less buys nothing."""
 
@@ -30,21 +31,39 @@ def levers(
     """
     gaining: dict[tuple[str, ...], Lever] = {}
     refused: dict[tuple[str, ...], RefusedLever] = {}
+    costs: dict[tuple[str, ...], int] = {}
     refusal = worked.refusal()
     stands = None if refusal is None else refusal.why
     for change in lever_changes(question, worked):
         made = _tried(question, worked, expected, change)
         if isinstance(made, Lever):
             gaining.setdefault(_key(change), made)
+            costs.setdefault(_key(change), cost(change))
         elif made is not None and made.reason != stands:  # what it does not change says nothing
             refused.setdefault(_key(change), made)
-    if not expected.fits and not any(lever.figures.fits for lever in gaining.values()):
+    met = worked.meets("low")
+    if not met and not any(lever.fits and _of_gpus(lever) for lever in gaining.values()):
         last = _more_gpus(question, worked, expected)
         if isinstance(last, Lever):
             gaining.setdefault(last.flags, last)
-        elif last is not None:
+            costs.setdefault(last.flags, _DEAREST)
+        elif last is not None and last.reason != stands:
             refused[last.flags] = last
-    return tuple(sorted(gaining.values(), key=_order)), tuple(refused.values())
+    if met:
+        return tuple(sorted(gaining.values(), key=_gain)), tuple(refused.values())
+
+    def order(lever: Lever) -> tuple[bool, bool, int, int, tuple[float, int]]:
+        """What meets the goal comes first, the cheapest of it before all."""
+        dear = costs[lever.flags or (lever.name,)]
+        length = lever.figures.max_model_len_that_fits
+        return not lever.fits, not lever.figures.fits, dear, -length, _gain(lever)
+
+    return tuple(sorted(gaining.values(), key=order)), tuple(refused.values())
+
+
+def _of_gpus(lever: Lever) -> bool:
+    """Whether a lever takes more GPUs."""
+    return any(flag in lever.flags for flag in ("--tp", "--pp"))
 
 
 def _key(change: Change) -> tuple[str, ...]:
@@ -83,13 +102,14 @@ def _tried(
         tokens_gained=tokens - expected.kv_cache_tokens * question.holders,
         concurrency_gain=now / once if once else None,
         caution=_caution(change, done, found),
+        fits=done.fits("low"),
     )
 
 
 def _more_gpus(
     question: Question, worked: Worked, expected: Figures
 ) -> Lever | RefusedLever | None:
-    """Return the fewest GPUs that meet a goal which no single setting does, or why none do."""
+    """Return the fewest GPUs that meet a goal, or why none do."""
     if question.deployment.engine == "llama.cpp" or not question.deployment.gpu:
         return None
     found = num_gpus(question)
@@ -103,7 +123,7 @@ def _more_gpus(
         expected,
         found.change._replace(
             name=f"{tp * pp} GPUs of a replica",
-            caution=f"no single setting is enough; tensor parallel {tp}, stages {pp}",
+            caution=f"tensor parallel {tp}, stages {pp}",
         ),
     )
 
@@ -119,6 +139,6 @@ def _caution(change: Change, done: Worked, found: Figures) -> str:
     return "; ".join(filter(None, (told, "a start may run out of memory")))
 
 
-def _order(lever: Lever) -> tuple[bool, float, int]:
-    # What meets the goal comes first; where nothing fitted before there is no ratio.
-    return not lever.figures.fits, -lever.max_concurrency, -lever.tokens_gained
+def _gain(lever: Lever) -> tuple[float, int]:
+    # Where nothing fitted before there is no ratio.
+    return -lever.max_concurrency, -lever.tokens_gained

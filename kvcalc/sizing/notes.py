@@ -41,7 +41,9 @@ def without_effect(question: Question) -> Iterator[str]:
             yield f"{share} {asked} plays no part in the cache, whose bytes are given"
         if question.instances > 1:
             yield "the cache is that of each server: its bytes are given"
+    if given and not named and deployment.enforce_eager is not None:
+        yield "enforce_eager plays no part: the bytes of the cache are given, and no GPU"
     if given and not named and (bytes_known or question.quantization is not None):
-        yield "the weights play no part: the bytes of the cache are given, and no card"
+        yield "the weights play no part: the bytes of the cache are given, and no GPU"
     if question.free_bytes is not None and not named:
         yield "what is free of a card plays no part: none is named"

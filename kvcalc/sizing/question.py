@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
 
+from kvcalc.core.capacity import allocated
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError, UsageError
 from kvcalc.core.explain import beyond
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.memory import MemoryBudget
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import CachePlan, Rank
+from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import cdiv, format_bytes, format_count
 from kvcalc.core.visible import left_free
 from kvcalc.engines import budgets, plan, shares_out
@@ -23,7 +25,7 @@ from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.weights import least_without_cache, weights_of
 from kvcalc.sizing.worked import Worked
 
-__all__ = ["Question", "work"]
+__all__ = ["Question", "listen", "work"]
 
 
 class Question(NamedTuple):
@@ -40,6 +42,7 @@ class Question(NamedTuple):
         workload: (name, requests) to tell the concurrency of.
         instances: servers of this kind on each card.
         free_bytes: of each card before this server starts; None where it is alone.
+        all_layouts: splits over GPUs that nobody deploys are solutions too.
     """
 
     model: ModelSpec
@@ -51,6 +54,7 @@ class Question(NamedTuple):
     workload: tuple[str, Lengths] | None = None
     instances: int = 1
     free_bytes: int | None = None
+    all_layouts: bool = False
 
     @property
     def each(self) -> int:
@@ -63,6 +67,19 @@ class Question(NamedTuple):
         return sizes_of(self.deployment).holders * self.instances
 
 
+_listening: list[Callable[[], None]] = []
+
+
+@contextmanager
+def listen(heard: Callable[[], None]) -> Iterator[None]:
+    """Call a function at every question that is worked out meanwhile: to show that one is."""
+    _listening.append(heard)
+    try:
+        yield
+    finally:
+        _listening.remove(heard)
+
+
 def work(question: Question) -> Worked:
     """Plan a question and say what is left for its cache.
 
@@ -71,6 +88,8 @@ def work(question: Question) -> Worked:
         UnsupportedError: the engine refuses it, or kvcalc does not model it.
         InvalidValueError: more free than there is, or shares of more than the card.
     """
+    for heard in _listening:
+        heard()
     deployment = with_free(question.deployment, question.free_bytes)
     check_shares(deployment, question.instances)
     found = plan(question.model, deployment)
@@ -78,6 +97,11 @@ def work(question: Question) -> Worked:
     own = None if long is None else question.model.longest
     each, gpu = question.each, deployment.gpu if isinstance(deployment.gpu, GpuSpec) else None
     given = deployment.kv_cache_memory_bytes
+    if given is not None and found.split == "one_pool" and found.check_fixed_units:
+        set_ = [allocated(rank) for rank in found.ranks if rank.pools and rank.units_are_set]
+        asked, given = given, max(set_, default=given)  # the settings count its blocks
+        if given > asked and gpu is None:  # and nothing says that there is room for so many
+            return Worked(found, (), None, None, None, each, too_long=long, longest=own)
     if given is not None or (deployment.gpu is None and found.split == "fixed"):
         cards = () if given is None else _beside(question, found, given)
         return Worked(found, (), given, given, given, each, cards, gpu, too_long=long, longest=own)
@@ -140,7 +164,7 @@ def _counted(found: CachePlan, memory: tuple[MemoryBudget, ...]) -> tuple[Memory
     return tuple(
         msgspec.structs.replace(
             one,
-            given_bytes=_allocated(rank),
+            given_bytes=allocated(rank),
             share_source="the settings count its blocks, whatever is left of the share:"
             f" {one.share_source}",
         )
@@ -148,11 +172,6 @@ def _counted(found: CachePlan, memory: tuple[MemoryBudget, ...]) -> tuple[Memory
         else one
         for one, rank in zip(memory, found.ranks, strict=True)
     )
-
-
-def _allocated(rank: Rank) -> int:
-    within = (pool for pool in rank.pools if not pool.beside)
-    return rank.fixed_bytes + sum(pool.total_bytes(pool.units or 0) for pool in within)
 
 
 def _weights_alone(question: Question, deployment: Deployment) -> Refusal | None:

@@ -96,7 +96,8 @@ def check_shares(deployment: Deployment, count: int) -> None:
         raise InvalidValueError(
             f"{count} servers with gpu_memory_utilization {share:g} each take"
             f" {share * count:g} of the card",
-            hint=f"{int(_STEPS / count) / _STEPS:g} each is all of it",
+            hint=f"give each less than {int(_STEPS / count) / _STEPS:g}: the driver's context of"
+            " each server lies outside its share",
         )
 
 
@@ -137,7 +138,9 @@ def largest_share(memory: MemoryBudget) -> float:
     else:
         each = summed(memory.terms, "low") + memory.given_bytes + before + beside
         left = [there - each * (memory.servers - 1) - before for there in room]
-    steps = (most * _STEPS // total for most, total in zip(left, seen, strict=True) if total)
+    if not min(seen):  # the driver keeps all of so small a card
+        return 0.0
+    steps = (most * _STEPS // total for most, total in zip(left, seen, strict=True))
     return max(0, min(_STEPS, *steps)) / _STEPS
 
 

@@ -15,7 +15,7 @@ from kvcalc.core.units import format_bytes, format_count
 from kvcalc.engines import refusal_codes
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.question import Question
-from kvcalc.sizing.solve.searches import tried
+from kvcalc.sizing.solve.searches import Tries
 from kvcalc.sizing.worked import Worked
 
 __all__ = ["start_refusals", "within_floor"]
@@ -81,4 +81,4 @@ def within_floor(question: Question, worked: Worked) -> Change | None:
     own = setting in Deployment.__struct_fields__
     name = f"{setting} {format_count(value) if isinstance(value, int) else value}"
     change = Change(name, given) if own else Change(name, {}, given)
-    return change if tried(question, change, "low") else None
+    return change if Tries(question).meet(change, "low") else None

@@ -8,13 +8,13 @@ from kvcalc.core.answers import Figures, Solution
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_number_of
 from kvcalc.sizing.commands import command
-from kvcalc.sizing.figured import figured
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.solve.searches import Solved
 
 __all__ = ["suggested"]
 
 _PERHAPS = "it fits if everything beside the cache takes its least, and else it does not"
+_UNKNOWN = "whether it fits is not known: no GPU is named"
 
 
 def suggested(
@@ -32,7 +32,7 @@ def suggested(
         turned: what was solved for.
     """
     low, high = ends
-    doubtful = high.fits and not low.fits
+    doubtful, unknown = high.fits and not low.fits, low.fits is None
     solutions, first = [], None
     notes: dict[str, None] = {}
     for one in turned:
@@ -52,11 +52,11 @@ def suggested(
                 notes[f"no command with {shown}: it does not hold {goal} at once"] = None
         solutions.append(msgspec.structs.replace(one.solution, command=told))
     if first is None:
-        if high.fits:
+        if high.fits or unknown:
             first, lines = command(question)
             notes.update(dict.fromkeys(lines))
-            if doubtful and first is not None:
-                notes[_PERHAPS] = None
+            if first is not None and (doubtful or unknown):
+                notes[_UNKNOWN if unknown else _PERHAPS] = None
         else:
             notes[_none(turned)] = None
     return tuple(solutions), first, tuple(notes)
@@ -65,7 +65,7 @@ def suggested(
 def _fits(question: Question) -> bool:
     """Whether the goal is surely met."""
     try:
-        return figured(question, work(question), "low").fits
+        return work(question).meets("low")
     except KvcalcError:
         return False
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from kvcalc.core.answers import Figures
+from collections.abc import Sequence
+
+import msgspec
+
+from kvcalc.core.answers import Figures, Solution
+from kvcalc.core.capacity import allocated
+from kvcalc.core.deployment import GpuSpec
+from kvcalc.core.errors import KvcalcError
+from kvcalc.core.memory import summed
 from kvcalc.core.units import format_bytes, format_concurrency, format_count, format_number_of
-from kvcalc.sizing.question import Question
-from kvcalc.sizing.shares import PLACES
+from kvcalc.sizing.question import Question, work
+from kvcalc.sizing.shares import PLACES, SHARES
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.stops import within_floor
 from kvcalc.sizing.worked import Worked
 
-__all__ = ["verdict"]
+__all__ = ["solved_verdict", "verdict"]
 
 
 def verdict(
@@ -35,6 +43,8 @@ def _verdict(
     question: Question, worked: Worked, found: tuple[Figures, Figures, Figures], missing: int
 ) -> str:
     low, _, high = found
+    if low.fits is None:
+        return _needs(question, worked)
     if low.fits:
         return _yes(question, worked, low, high)
     wanted = _wanted(question, worked)
@@ -70,6 +80,115 @@ def _stopped_low(question: Question, worked: Worked) -> str:
         return ""
     floor, units = stopped
     return f" Then {floor.told(units)}{_lifted(question, worked)}."
+
+
+def solved_verdict(question: Question, worked: Worked, solutions: Sequence[Solution]) -> str:
+    """Return the answer to what was solved for: a sentence for each setting."""
+    return " ".join(_of_solution(question, worked, one) for one in solutions)
+
+
+_NONE = {
+    "gpus": "No number of GPUs is enough",
+    "tp": "No tensor parallel size is enough",
+    "kv-memory": "No cache is enough",
+    "max-model-len": "No length fits",
+    "max-num-seqs": "No number of sequences fits",
+    "gpu-memory-utilization": "No share of the GPU is right",
+    "ngl": "No number of layers on the GPU fits",
+}
+"""Setting -> what is said where it has no value."""
+
+_PERHAPS = "if everything outside the cache takes its least"
+
+
+def _of_solution(question: Question, worked: Worked, one: Solution) -> str:
+    value = one.possible if one.value is None else one.value
+    if value is None:
+        return f"{_NONE[one.setting]}: {one.reason}."
+    answer = _answer(question, worked, one.setting, value)
+    flags = f" ({_shown(one.flags)})" if one.flags else ""
+    if one.setting == "gpu-memory-utilization":
+        most = one.possible_up_to if one.value is None else one.up_to
+        answer += "" if most in (None, value) else f" to {most:g}"
+        flags = ""
+    goal = "" if one.setting == "max-num-seqs" else f": {_goal(question, worked, one.setting)}"
+    if one.value is None:
+        answer = answer.removeprefix("Needs ").replace("Up to", "up to")
+        return f"Perhaps {answer}{goal} {_PERHAPS}."
+    return f"{answer}{flags}{goal}."
+
+
+def _answer(question: Question, worked: Worked, setting: str, value: float) -> str:
+    """Return the value of a setting as the answer to how much of it is needed, or possible."""
+    count = int(value)
+    if setting == "gpus":
+        gpu = worked.gpu.name if worked.gpu is not None else ""
+        return f"Needs {format_count(count)} x {gpu or 'GPU'}"
+    if setting == "tp":
+        return f"Needs tensor parallel {format_count(count)}"
+    if setting == "kv-memory":
+        return f"Needs {format_bytes(count)} of KV cache on each GPU"
+    if setting == "max-model-len":
+        return f"Up to {format_number_of(count, 'token')}"
+    if setting == "max-num-seqs":
+        each = format_number_of(worked.plan.max_model_len, "token")
+        return f"Up to {format_number_of(count, 'sequence')} of {each} at once"
+    if setting == "ngl":
+        return f"Up to {format_number_of(count, 'layer')} on the GPU"
+    return f"{SHARES[question.deployment.engine]} {value:g}"
+
+
+def _goal(question: Question, worked: Worked, setting: str) -> str:
+    wanted = _wanted(question, worked)
+    if setting == "max-model-len":
+        wanted = f"{format_number_of(question.sequences, 'sequence')} of that length"
+    return f"{wanted} {'fits' if question.sequences == 1 else 'fit'}"
+
+
+def _shown(flags: Sequence[str]) -> str:
+    """Return flags without those that say one."""
+    pairs = [flags[i : i + 2] for i in range(0, len(flags), 2)]
+    told = [pair for pair in pairs if pair[0] not in ("--tp", "--pp") or pair[1] != "1"]
+    return " ".join(word for pair in told or pairs for word in pair)
+
+
+_ROOMY = GpuSpec(name="any", title="any GPU", memory_bytes=2**50, compute_capability="9.0")
+
+
+def _needs(question: Question, worked: Worked) -> str:
+    """Return what is needed, where the settings fix the cache and no GPU is named to hold it."""
+    ask = "name the GPU (--gpu) to know whether it fits"
+    taken = max(_taken(question, worked), default=None)
+    if taken is None:
+        held = format_bytes(max(allocated(rank) for rank in worked.plan.ranks))
+        return f"Needs {held} for the cache, and more for the weights: {ask}."
+    most, cache = taken
+    count = worked.plan.num_gpus
+    each = "" if count == 1 else f" on each of {format_count(count)} GPUs"
+    return (
+        f"Needs up to {format_bytes(most)} of free GPU memory{each}, {format_bytes(cache)} of it"
+        f" for the cache: {ask}."
+    )
+
+
+def _taken(question: Question, worked: Worked) -> list[tuple[int, int]]:
+    """Return what each GPU must hold at the most, and what of it is the cache; of none: nothing.
+
+    Nothing either where it is not known, or is a share of the GPU: more, the larger that is.
+    """
+    if worked.plan.split != "fixed":
+        return []
+    deployment = msgspec.structs.replace(question.deployment, gpu=_ROOMY)
+    try:
+        done = work(question._replace(deployment=deployment))
+    except KvcalcError:
+        return []
+    found = []
+    for one, rank in zip(done.cards, done.plan.ranks, strict=False):
+        cache = allocated(rank)
+        terms = (*one.terms, *one.before, *one.outside)
+        found.append((cache + summed(terms, "low"), cache))
+    return found
 
 
 def _yes(question: Question, worked: Worked, low: Figures, high: Figures) -> str:

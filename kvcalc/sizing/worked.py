@@ -45,6 +45,11 @@ class Worked(NamedTuple):
     too_long: Refusal | None = None
     longest: int | None = None
 
+    @property
+    def memory_is_known(self) -> bool:
+        """Whether a GPU or the bytes of the cache are given: else nothing says that it fits."""
+        return self.gpu is not None or bool(self.memory) or self.low is not None
+
     def budgets(self, end: End) -> Budgets:
         """Bytes of the cache of each rank: least, expected, or most."""
         return {"low": self.low, "middle": self.middle, "high": self.high}[end]
@@ -64,6 +69,12 @@ class Worked(NamedTuple):
     def meets(self, end: End) -> bool:
         """Whether the goal is met at an end: surely where everything takes its most (`low`)."""
         return self.runs(end) and self.cache_holds(end)
+
+    def fits(self, end: End) -> bool | None:
+        """Whether the goal is met at an end; None where that hangs on a memory nobody named."""
+        if self.memory_is_known:
+            return self.meets(end)
+        return None if self.cache_holds(end) else False
 
     def refusal(self, end: End = "high") -> Refusal | None:
         """Return why it does not start at an end; None where it does."""

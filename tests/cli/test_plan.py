@@ -74,7 +74,9 @@ class TestFigures:
         self, settings: list[str], expected: list[tuple[int, int, int]]
     ) -> None:
         """Each setting of the engine reaches its rules."""
-        assert blocks(one("plan", "qwen3.5-27b", *VLLM, *settings)) == expected
+        base = [word for word in VLLM if word not in ("--gpu", "h100-80gb")]
+        card = [] if "--gpu" in settings else ["--gpu", "h100-80gb"]
+        assert blocks(one("plan", "qwen3.5-27b", *base, *card, *settings)) == expected
 
     def test_kernels(self) -> None:
         """Kernels that are named decide the block in place of the card's own."""

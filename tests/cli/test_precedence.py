@@ -455,7 +455,7 @@ class TestSettings:
             "max_num_seqs: true\n",
             "max_num_batched_tokens: 2k\n",
             "num_gpu_blocks_override: 0\n",
-            "num_speculative_tokens: [1, 2]\n",
+            "num_speculative_tokens: [0, 2]\n",
             "draft_model: nope\n",
             "kv_memory: 0\n",
             "kv_memory: 1GiB\nkv_cache_memory_bytes: 1GiB\n",

@@ -13,6 +13,7 @@ import pytest
 from kvcalc.core.errors import InputError, UnavailableError, UnknownNameError
 from kvcalc.core.layers import CACHE_KINDS
 from kvcalc.models import presets
+from kvcalc.models.documents import read_document
 from kvcalc.models.presets import (
     GpuPreset,
     ModelPreset,
@@ -290,3 +291,29 @@ def test_a_hint_offers_each_preset_once() -> None:
     assert "deepseek-r1-distill-qwen-32b" in offered
     names = [load_model_preset(one).file for one in offered]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_names_are_read_by_line_as_they_are_read_as_yaml(path: Path) -> None:
+    """Names alone are read without a YAML reader; what is written otherwise is left to one."""
+    found = presets._listed_aliases(path.read_text(encoding="utf-8"))
+    document = read_document(path.read_text(encoding="utf-8"), path.name)
+    assert isinstance(document.value, dict)
+    if found is None:
+        assert path.parent.name == "gpus"  # "3090" is quoted there
+    else:
+        assert found == (document.value.get("aliases") or [])
+
+
+def test_no_yaml_is_read_for_an_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the preset that has it."""
+    read: list[str] = []
+
+    def counted(text: str, file: str) -> Any:
+        read.append(file)
+        return read_document(text, file)
+
+    monkeypatch.setattr(presets, "read_document", counted)
+    assert load_model_preset("meta-llama/Llama-3.1-8B-Instruct").spec.name == "llama-3.1-8b"
+    assert presets.alias_index()["meta-llama/llama-3.1-8b"] == "llama-3.1-8b"
+    assert read == ["llama-3.1-8b.yaml"]

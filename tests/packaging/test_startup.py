@@ -99,3 +99,10 @@ def test_warnings_are_errors() -> None:
 
     assert outcome.code == 0, outcome.err
     assert all(line.startswith("note: ") for line in outcome.err.splitlines())
+
+
+def test_the_version_loads_no_command() -> None:
+    loaded = [name for name in watched("--version")["modules"] if name.startswith("kvcalc.")]
+
+    for name in ("cli.capacity", "cli.inputs", "engines", "report", "sizing"):
+        assert f"kvcalc.{name}" not in loaded

@@ -52,14 +52,14 @@ def _with(question: Question, share: float) -> Question:
 def _surely(question: Question, share: float) -> bool:
     """Whether a plain run with a share surely meets the goal."""
     try:
-        return 0 < share <= 1 and answer(_with(question, share)).fits
+        return 0 < share <= 1 and bool(answer(_with(question, share)).fits)
     except KvcalcError:
         return False
 
 
 def _perhaps(question: Question, share: float) -> bool:
     try:
-        return 0 < share <= 1 and answer(_with(question, share)).may_fit
+        return 0 < share <= 1 and bool(answer(_with(question, share)).may_fit)
     except KvcalcError:
         return False
 

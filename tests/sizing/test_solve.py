@@ -34,7 +34,7 @@ def _question(model: str, engine: str, memory: int, longest: int, sequences: int
 def _fits(question: Question, settings: dict[str, Any], **more: Any) -> bool:
     asked = question._replace(deployment=changed(question.deployment, settings, {}), **more)
     try:
-        return answer(asked).fits
+        return bool(answer(asked).fits)
     except KvcalcError:
         return False
 
@@ -95,7 +95,7 @@ def test_the_ranks(question: Question) -> None:
 
 def _holds(question: Question) -> bool:
     try:
-        return answer(question).fits
+        return bool(answer(question).fits)
     except KvcalcError:
         return False
 

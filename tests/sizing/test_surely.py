@@ -269,7 +269,8 @@ def test_a_given_cache_beside_the_most_of_the_rest() -> None:
     for settings_ in ({"kv_cache_memory_bytes": 29 * _GIB}, {"gpu_memory_utilization": 0.99}):
         found = answer(_question("vllm", "l40s", **settings_), solve_for=("kv-memory",))
         assert (found.fits, found.may_fit) == (False, True)
-        assert found.verdict.startswith("Perhaps: ")
+        assert "1,026 MiB of KV cache on each GPU" in found.verdict
+        assert " As asked: Perhaps: " in found.verdict
         assert any(line.endswith("a start may run out of memory") for line in found.notes)
     (solution,) = answer(
         _question("vllm", "l40s", sequences=28), solve_for=("kv-memory",)

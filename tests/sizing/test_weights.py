@@ -104,6 +104,6 @@ def test_fewer_layers_are_a_lever_where_all_do_not_fit() -> None:
     )
     question = Question(load_model("llama-3.1-70b"), deployment, quantization="q4_k_m")
     found = answer(question, with_levers=True, solve_for=("ngl",))
-    (lever,) = (v for v in found.levers if v.name.endswith("layers on the card"))
+    (lever,) = (v for v in found.levers if v.name.endswith("layers on the GPU"))
     assert lever.flags == found.solutions[0].flags
     assert "cache in host memory" in [refused.name for refused in found.refused_levers]

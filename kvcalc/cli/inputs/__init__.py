@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from kvcalc.cli.inputs.deployments import cache_dtypes, deployments
+from kvcalc.cli.inputs.deployments import (
+    Combination,
+    cache_dtypes,
+    combinations,
+    deployments,
+)
 from kvcalc.cli.inputs.holes import holes_file, pools, snapshot
 from kvcalc.cli.inputs.memory import memory
 from kvcalc.cli.inputs.models import DEFAULT_MODEL, models, preset_folders
@@ -19,18 +24,20 @@ from kvcalc.cli.inputs.numbers import (
     tokens,
     unit_system,
 )
-from kvcalc.cli.inputs.plans import DEFAULT_TOKENS, echo, for_one_alone, plans
+from kvcalc.cli.inputs.plans import DEFAULT_TOKENS, Refused, echo, plans
 from kvcalc.cli.inputs.workload import Workload, workload
 
 __all__ = [
     "DEFAULT_MODEL",
     "DEFAULT_TOKENS",
+    "Combination",
+    "Refused",
     "Workload",
     "cache_dtypes",
     "choice",
+    "combinations",
     "deployments",
     "echo",
-    "for_one_alone",
     "holes_file",
     "memory",
     "models",

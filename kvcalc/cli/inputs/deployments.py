@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvcalc.cli.engine_args import OWN_FLAGS, Argument, engine_arguments, own_lengths
 from kvcalc.cli.inputs.models import preset_folders
@@ -16,7 +16,7 @@ from kvcalc.core.errors import InvalidValueError, UnsupportedError, UsageError
 from kvcalc.engines import known as known_engine
 from kvcalc.models import load_model
 
-__all__ = ["PARALLEL", "cache_dtypes", "deployments"]
+__all__ = ["PARALLEL", "Combination", "cache_dtypes", "combinations", "deployments"]
 
 PARALLEL = (
     ("tp", "tensor"),
@@ -40,6 +40,38 @@ _WORDS = (
     "mamba_ssm_cache_dtype",
     "speculative_method",
 )
+
+
+class Combination(NamedTuple):
+    """One of the deployments asked for.
+
+    Attributes:
+        values: those of it alone: one value of each option that is compared.
+        deployment: what they come to.
+    """
+
+    values: Values
+    deployment: Deployment
+
+    @property
+    def name(self) -> str:
+        """What an error calls it: its engine, and what else sets it apart."""
+        return " ".join((self.deployment.engine, *self.values.apart))
+
+
+def combinations(
+    values: Values, notes: list[str], *, default_max: int | None = None, several: bool = False
+) -> list[Combination]:
+    """Return every deployment asked for; see `deployments`.
+
+    Raises:
+        UsageError: several engines where one answers.
+    """
+    return [
+        Combination(each, deployment)
+        for each in values.each()
+        for deployment in deployments(each, notes, default_max=default_max, several=several)
+    ]
 
 
 def deployments(

@@ -91,16 +91,18 @@ def token_count(text: str) -> int:
     return parse_tokens(text, maximum=MAX_DIMENSION)
 
 
-def some_size(values: Values, name: str, what: str, example: str) -> int | None:
+def some_size(
+    values: Values, name: str, what: str, example: str, *, up: bool = False
+) -> int | None:
     """Read a size in bytes that must be something; None when it was not given.
 
     Raises:
         InvalidValueError: nothing.
     """
-    found = size(values, name)
+    found = size(values, name, up=up)
     if found == 0:
         raise InvalidValueError(
-            f"{what} of 0 B holds nothing",
+            f"{what} of 0 B hold{'' if what.endswith('s') else 's'} nothing",
             hint=f"give a size such as {example}",
             where=values.places[name],
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from kvcalc.cli.inputs.deployments import PARALLEL
+from kvcalc.cli.inputs.deployments import PARALLEL, Combination
 from kvcalc.cli.inputs.numbers import number
 from kvcalc.cli.settings import ALL_SWITCHES
 from kvcalc.cli.values import Values
@@ -16,7 +16,7 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
 from kvcalc.models.text import printable
 
-__all__ = ["DEFAULT_TOKENS", "echo", "for_one_alone", "plans"]
+__all__ = ["DEFAULT_TOKENS", "Planned", "Refused", "echo", "plans"]
 
 DEFAULT_TOKENS = 8192
 
@@ -24,15 +24,61 @@ _NO_SETTINGS = ("engine", "engine_version", "gpu", "engine_args")
 """Fields of a deployment that --engine-arg does not set."""
 
 
+class Planned(NamedTuple):
+    """A plan, the model and what of the values it was made of."""
+
+    plan: CachePlan
+    model: ModelSpec
+    asked: Combination
+
+
+class Refused:
+    """What engines refuse of several combinations: a line for each, and the error where all do.
+
+    Args:
+        deployed: all combinations.
+        lines: those of one engine alone raise; of several there is a line for each that is refused.
+    """
+
+    def __init__(self, deployed: Sequence[Combination], lines: list[str]) -> None:
+        self.deployed = deployed
+        self.lines = lines
+        self.faults: list[KvcalcError] = []
+        engines = {one.deployment.engine for one in deployed}
+        self.several = len(engines) > 1 or any(one.values.apart for one in deployed)
+
+    def add(self, model: ModelSpec, one: Combination, error: KvcalcError) -> None:
+        """Keep what is refused of a model.
+
+        Raises:
+            KvcalcError: the same, where nothing else was asked for.
+        """
+        error.where = error.where or model.name
+        if not self.several:
+            raise error
+        self.faults.append(error)
+        hint = f" ({error.hint})" if error.hint else ""
+        self.lines.append(f"{one.name}: refused: {error}{hint}")
+
+    def close(self, *, any_left: bool) -> None:
+        """Say how one engine alone is given a setting, where that is why others refuse.
+
+        Raises:
+            KvcalcError: the first, where nothing is left to answer for.
+        """
+        if self.faults and not any_left:
+            raise self.faults[0]
+        self.lines += _for_one_alone(self.faults, [one.deployment for one in self.deployed])
+
+
 def plans(
     models: Sequence[ModelSpec],
-    deployed: Sequence[Deployment],
+    deployed: Sequence[Combination],
     notes: list[str],
     *,
     tell: bool = True,
     refused: list[str] | None = None,
-    asked: list[tuple[ModelSpec, Deployment]] | None = None,
-) -> list[CachePlan]:
+) -> list[Planned]:
     """Return the plan of every model under every deployment; an error names the model.
 
     Args:
@@ -40,39 +86,32 @@ def plans(
         deployed: the deployments.
         notes: the plans' own are added, and which stage is shown where stages differ.
         tell: add the plans' own notes (False: the command shows them itself).
-        refused: where several engines are asked, a line for each that refuses is added, and those
-            that do not are planned for; None to let every refusal be an error.
-        asked: the model and the deployment of every plan are added.
+        refused: where several combinations are asked, a line for each that is refused is added, and
+            the others are planned for; None to let every refusal be an error.
 
     Raises:
         UnsupportedError: a model and a deployment that do not go together (with `refused`: all).
     """
-    made: list[CachePlan] = []
-    faults: list[KvcalcError] = []
-    beside = refused is not None and len({deployment.engine for deployment in deployed}) > 1
+    made: list[Planned] = []
+    faults = Refused(deployed, [] if refused is None else refused)
     for model in models:
-        for deployment in deployed:
+        for one in deployed:
             try:
-                made.append(plan(model, deployment))
-                if asked is not None:
-                    asked.append((model, deployment))
+                made.append(Planned(plan(model, one.deployment), model, one))
             except KvcalcError as error:
-                error.where = error.where or model.name
-                if not beside:
+                if refused is None:
+                    error.where = error.where or model.name
                     raise
-                faults.append(error)
-                hint = f" ({error.hint})" if error.hint else ""
-                _add(refused, f"{deployment.engine}: refused: {error}{hint}")
-    if faults and not made:
-        raise faults[0]
-    for line in for_one_alone(faults, deployed):
-        _add(refused, line)
-    _tell(made, notes, own=tell)
+                faults.add(model, one, error)
+    faults.close(any_left=bool(made))
+    _tell([one.plan for one in made], notes, own=tell)
     return made
 
 
-def for_one_alone(faults: Sequence[KvcalcError], deployed: Sequence[Deployment]) -> list[str]:
+def _for_one_alone(faults: Sequence[KvcalcError], deployed: Sequence[Deployment]) -> list[str]:
     """Return how one engine alone is given a setting, where a setting is why another refuses."""
+    if len({deployment.engine for deployment in deployed}) == 1:
+        return []
     plain = Deployment()
     given = {
         name
@@ -84,11 +123,6 @@ def for_one_alone(faults: Sequence[KvcalcError], deployed: Sequence[Deployment])
     if not any(name in fault.message for fault in faults for name in given):
         return []
     return ["a setting for one engine alone: --engine-arg NAME:KEY=VALUE"]
-
-
-def _add(lines: list[str] | None, line: str) -> None:
-    if lines is not None:
-        lines.append(line)
 
 
 def _tell(made: Sequence[CachePlan], notes: list[str], *, own: bool) -> None:
@@ -112,14 +146,15 @@ def _fullest(found: CachePlan) -> str:
     return f"{found.rank.name}{of}, which keeps more than the host,"
 
 
-def echo(values: Values, plans: Sequence[CachePlan] = ()) -> dict[str, Any]:
+def echo(values: Values, planned: Sequence[Planned] = ()) -> dict[str, Any]:
     """Return the inputs of the JSON document: what was given, by option, and what it came to."""
     given = {
         key: _told(value)
-        for key, value in values.items()
+        for key, value in {**values, **values.repeated}.items()
         if (value not in (None, False, [], ()) or (value is False and key in ALL_SWITCHES))
         and key not in ("format", "report", "settings")
     }
+    plans = [one.plan for one in planned]
     if not plans:
         return given
     engines = list(dict.fromkeys(plan.engine for plan in plans))
@@ -132,7 +167,8 @@ def echo(values: Values, plans: Sequence[CachePlan] = ()) -> dict[str, Any]:
         "max_model_len": list(dict.fromkeys(plan.max_model_len for plan in plans)),
     }
     for short, long in PARALLEL:
-        resolved[f"{long}_parallel_size"] = number(values, short) or 1
+        sizes = [int(text) for text in values.repeated.get(short, ())]
+        resolved[f"{long}_parallel_size"] = sizes or number(values, short) or 1
     return {**given, "resolved": resolved}
 
 

@@ -43,6 +43,8 @@ def places(layers: int, shares: tuple[float, ...], n_gpu_layers: int | None) -> 
     active = min(wanted, layers + 1)
     if not active:
         return (HOST,) * (layers + 1)
+    if not any(shares):  # nothing is free of any device: it will not fit, wherever it lies
+        shares = (1.0,) * len(shares)
     shares = tuple(map(_single, shares))
     sums = list(accumulate(shares, lambda a, b: _single(a + b)))
     splits = [_single(total / sums[-1]) for total in sums]

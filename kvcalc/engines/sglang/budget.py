@@ -73,7 +73,8 @@ def budgets(
     taken_low, taken_high = (int(gib * _GIB) for gib in BEFORE_WEIGHTS[kind])
     free = max(0, seen.low_bytes - taken_high), max(0, seen.high_bytes - taken_low)
     low, high, said = fraction_of(model, settings)
-    share = int(free[0] * low), int(free[1] * high)
+    # The default of a GPU that is smaller than what it keeps free is below nothing.
+    share = max(0, int(free[0] * low)), max(0, int(free[1] * high))
     why = (
         f"mem_fraction_static {said} of what is free before the weights: {seen.what}, less what the"
         " ranks have taken by then (kv_cache_configurator.py, _profile_available_bytes)"

@@ -12,6 +12,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count, format_number_of, round_up
+from kvcalc.core.values import MAX_RANKS, MAX_STAGES
 from kvcalc.engines.sglang.arguments import Arguments
 
 __all__ = ["Parallel", "check_heads", "check_widths", "parallel_of"]
@@ -59,6 +60,9 @@ def parallel_of(deployment: Deployment, arguments: Arguments, notes: list[str]) 
         arguments.integer(name, None if ours == 1 else ours, called="the deployment") or 1
         for name, ours in own.items()
     )
+    for name, size, most in (("tp_size", tp, MAX_RANKS), ("pp_size", pp, MAX_STAGES)):
+        if size > most:
+            raise InvalidValueError(f"{name} {size} is more than {most}")
     groups = _groups(deployment, arguments, notes)
     if tp % groups:
         raise UnsupportedError(

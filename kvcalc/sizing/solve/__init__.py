@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from kvcalc.core.errors import UsageError
+
 if TYPE_CHECKING:
     from kvcalc.core.answers import Solution
     from kvcalc.sizing.question import Question
@@ -44,8 +46,16 @@ def solved(question: Question, setting: str) -> Solved:
     """Return the same with the change that makes its value a setting.
 
     Raises:
+        UsageError: neither a GPU nor a cache is given to hold the goal.
         UnsupportedError: the engine has no such setting.
     """
+    deployment = question.deployment
+    nothing = deployment.gpu is None and deployment.kv_cache_memory_bytes is None
+    if nothing and setting != "kv-memory":
+        raise UsageError(
+            f"{setting} that fits into what memory?",
+            hint="name the GPU (--gpu), its memory (--gpu-memory) or the cache's (--kv-memory)",
+        )
     module, function = SETTINGS[setting]
     found: Solved = getattr(import_module(f"{__name__}.{module}"), function)(question)
     return found

@@ -1,4 +1,4 @@
-"""The fewest GPUs, the fewest tensor ranks, and the most layers on the card."""
+"""The fewest GPUs, the fewest tensor ranks, and the most layers on the GPU."""
 
 from __future__ import annotations
 
@@ -10,87 +10,140 @@ from kvcalc.core.memory import End
 from kvcalc.core.search import last_that
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.question import Question
-from kvcalc.sizing.solve.searches import Solved, solved, tried, why_not, worked
+from kvcalc.sizing.solve.searches import Solved, Tries, solved, why_not
 
-__all__ = ["layers_change", "layers_on_card", "num_gpus", "tensor_ranks"]
+__all__ = ["layers_change", "layers_on_card", "num_gpus", "tensor_ranks", "usual_sizes"]
 
 _MOST_GPUS = 64
+_NODE = 8
+"""GPUs of a node, as a rule."""
+_ANY = "--all-layouts tries every other"
+
+
+def _sizes(tries: Tries) -> Iterator[tuple[int, int]]:
+    """Yield tensor ranks and stages, the fewest GPUs first, all of them or the usual ones."""
+    if not tries.question.all_layouts:
+        yield from usual_sizes(tries)
+        return
+    for count in range(1, _MOST_GPUS + 1):
+        for tp in range(count, 0, -1):
+            if count % tp == 0:
+                yield tp, count // tp
+
+
+def usual_sizes(tries: Tries) -> Iterator[tuple[int, int]]:
+    """Yield tensor ranks and stages as engines' own documents lay models out.
+
+    Powers of two within a node, tensor ranks before stages; then whole nodes, each a stage of as
+    many tensor ranks as there are GPUs (vLLM, docs/serving/parallelism_scaling.md); or two nodes of
+    tensor ranks, which SGLang's documents prefer (docs/references/multi_node_deployment, --tp 16
+    --nnodes 2). Where heads do not divide by a node, it holds stages too. llama.cpp shares layers
+    out over as many devices as a machine has (tools/server/README.md, --split-mode).
+    """
+    if tries.question.deployment.engine == "llama.cpp":
+        yield from ((1, devices) for devices in range(1, _NODE + 1))
+        return
+    count = 1
+    while count <= _NODE:
+        tp = count
+        while tp:
+            yield tp, count // tp
+            tp //= 2
+        count *= 2
+    tp = _NODE
+    while tp > 1 and tries.worked(_split(tp, _NODE // tp)) is None:
+        tp //= 2
+    of_two = [(tp, 2 * _NODE // tp), *([(2 * _NODE, 1)] if tp == _NODE else [])]
+    yield from reversed(of_two) if tries.question.deployment.engine == "sglang" else of_two
+    for nodes in range(3, _MOST_GPUS // _NODE + 1):
+        yield tp, nodes * _NODE // tp
+
+
+def _split(tp: int, pp: int) -> Change:
+    settings = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp}
+    return Change(f"{tp * pp} GPUs", settings)
 
 
 def num_gpus(question: Question) -> Solved:
-    """Return the fewest GPUs of a replica, in whatever split over ranks and stages holds it."""
+    """Return the fewest GPUs of a replica, in whatever split over ranks and stages holds it.
 
-    def splits(count: int) -> Iterator[Change]:
-        for tp in range(count, 0, -1):
-            if count % tp == 0:
-                settings = {"tensor_parallel_size": tp, "pipeline_parallel_size": count // tp}
-                yield Change(f"{count} GPUs", settings)
+    Splits that nobody deploys (13 stages) are tried where the question says so (all_layouts).
+    """
+    tries = Tries(question)
+    splits = [_split(tp, pp) for tp, pp in _sizes(tries)]
 
-    def search(end: End) -> tuple[int, Change] | None:
-        fits = (
-            (count, split)
-            for count in range(1, _MOST_GPUS + 1)
-            for split in splits(count)
-            if tried(question, split, end)
-        )
-        return next(fits, None)
+    def search(end: End) -> Change | None:
+        return next((split for split in splits if tries.meet(split, end)), None)
 
-    sure, possible = search("low"), search("high")
+    # What surely holds it may hold it, so that the most that can be is found on the way.
+    possible = search("high")
+    sure = None if possible is None else search("low")
     replicas = question.deployment.data_parallel_size
     reason = "no split over fewer GPUs holds it"
-    if not sure:
-        every = (split for count in range(_MOST_GPUS, 0, -1) for split in splits(count))
-        most = possible[1] if possible else _accepted(question, every)
-        reason = (most and why_not(question, most)) or f"no {_MOST_GPUS} GPUs hold it"
+    if not question.all_layouts:
+        reason = f"no usual layout of fewer GPUs holds it; {_ANY}"
+    if sure is None:
+        most = possible or _accepted(tries, reversed(splits))
+        none = f"no {_MOST_GPUS} GPUs hold it"
+        if not question.all_layouts:
+            none = f"no usual layout of up to {_MOST_GPUS} GPUs holds it; {_ANY}"
+        reason = (most and why_not(question, most)) or none
     if replicas > 1:
         reason += f", of each of {replicas} replicas"
     return solved(
         question,
         "gpus",
-        sure and sure[0] * replicas,
-        possible and possible[0] * replicas,
+        sure and _gpus(sure) * replicas,
+        possible and _gpus(possible) * replicas,
         reason,
-        lambda _: sure[1] if sure else Change(""),
+        lambda _: sure or Change(""),
     )
 
 
+def _gpus(split: Change) -> int:
+    sizes = split.settings
+    return int(sizes["tensor_parallel_size"] * sizes["pipeline_parallel_size"])
+
+
 def tensor_ranks(question: Question) -> Solved:
-    """Return the smallest tensor parallel size that holds the goal."""
+    """Return the smallest tensor parallel size that holds the goal: of those that are usual."""
+    sizes = range(1, _MOST_GPUS + 1) if question.all_layouts else (1, 2, 4, _NODE, 2 * _NODE)
+    tries = Tries(question)
 
     def of(tp: int) -> Change:
         return Change(f"tensor parallel {tp}", {"tensor_parallel_size": tp})
 
     def search(end: End) -> int | None:
-        sizes = range(1, _MOST_GPUS + 1)
-        return next((tp for tp in sizes if tried(question, of(tp), end)), None)
+        return next((tp for tp in sizes if tries.meet(of(tp), end)), None)
 
     value, possible = search("low"), search("high")
-    reason = "no smaller size holds it"
+    reason = "no smaller size holds it" if question.all_layouts else f"no smaller one; {_ANY}"
     if value is None:
-        most = of(possible) if possible else _accepted(question, map(of, range(_MOST_GPUS, 0, -1)))
-        reason = (most and why_not(question, most)) or f"no size up to {_MOST_GPUS} holds it"
+        most = of(possible) if possible else _accepted(tries, map(of, reversed(sizes)))
+        reason = (most and why_not(question, most)) or f"no size up to {sizes[-1]} holds it"
     return solved(question, "tp", value, possible, reason, of)
 
 
-def _accepted(question: Question, changes: Iterable[Change]) -> Change | None:
+def _accepted(tries: Tries, changes: Iterable[Change]) -> Change | None:
     """Return the first change that the engine does not refuse; None where it refuses them all."""
-    return next((change for change in changes if worked(question, change) is not None), None)
+    return next((change for change in changes if tries.worked(change) is not None), None)
 
 
 def layers_on_card(question: Question) -> Solved:
     """Return the most layers that llama.cpp can keep off the host, the output counted as one."""
     if question.deployment.engine != "llama.cpp":
         raise UnsupportedError(
-            "layers on the card (ngl) are llama.cpp's", hint="name --engine llama.cpp"
+            "layers on the GPU (ngl) are llama.cpp's", hint="name --engine llama.cpp"
         )
     most = question.model.num_hidden_layers + len(question.model.draft_layers) + 1
+    tries = Tries(question)
 
     def of(n: int) -> Change:
         return layers_change(question, n)
 
     def search(end: End) -> int | None:
         def fits(n: int) -> bool:
-            return tried(question, of(n), end)
+            return tries.meet(of(n), end)
 
         if fits(most):
             return most
@@ -106,13 +159,13 @@ def layers_on_card(question: Question) -> Solved:
 
 
 def layers_change(question: Question, n: int) -> Change:
-    """Return llama.cpp's setting for so many layers on the card."""
+    """Return llama.cpp's setting for so many layers on the GPU."""
     given: dict[str, Any] = dict.fromkeys(_spellings(question))
-    return Change(f"{n} layers on the card", {}, {**given, "n_gpu_layers": n})
+    return Change(f"{n} layers on the GPU", {}, {**given, "n_gpu_layers": n})
 
 
 def _spellings(question: Question) -> Iterator[str]:
-    """Yield how the layers on the card are spelled in the question, if they are."""
+    """Yield how the layers on the GPU are spelled in the question, if they are."""
     from kvcalc.engines.llamacpp.args import full_name  # only its questions need it
 
     for key in question.deployment.engine_args:

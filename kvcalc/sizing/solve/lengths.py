@@ -14,7 +14,7 @@ from kvcalc.engines import plan
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.sizes import sizes_of
-from kvcalc.sizing.solve.searches import Solved, largest, solved, tried, why_not
+from kvcalc.sizing.solve.searches import Solved, Tries, largest, solved, why_not
 
 __all__ = [
     "longest",
@@ -40,7 +40,8 @@ _UNBOUNDED = ("none", "transformers")
 
 def max_model_len(question: Question) -> Solved:
     """Return the longest sequences, up to what the model was made for."""
-    value, possible = longest(question, "low"), longest(question, "high")
+    tries = Tries(question)
+    value, possible = longest(tries, "low"), longest(tries, "high")
     reason = "one token more does not fit"
     if value is None:
         fewest = possible or _fewest(question)
@@ -52,18 +53,19 @@ def max_model_len(question: Question) -> Solved:
     )
 
 
-def longest(question: Question, end: End, below: int | None = None) -> int | None:
+def longest(tries: Tries, end: End, below: int | None = None) -> int | None:
     """Return the longest sequences of which the goal is met, each length planned anew.
 
     Args:
-        question: what is asked.
+        tries: of what is asked.
         end: with which of what may be left for the cache.
         below: a length that does not fit; the model's own maximum bounds the search by default.
     """
+    question = tries.question
     most = (below or 0) - 1 if below else question.model.longest or MAX_DIMENSION
     if most < 1:
         return None
-    return largest(lambda n: tried(question, of_length(question, n), end), most, _fewest(question))
+    return largest(lambda n: tries.meet(of_length(question, n), end), most, _fewest(question))
 
 
 def _fewest(question: Question) -> int:
@@ -114,16 +116,13 @@ def max_num_seqs(question: Question) -> Solved:
     """Return the most sequences that every server can run at once, all of the maximum asked for."""
     groups = sizes_of(question.deployment).groups
     servers = question.holders // groups
-    of = _sequences_change(question)
-
-    def asked(n: int) -> Question:
-        return question._replace(sequences=n * servers)
+    of, tries = _sequences_change(question), Tries(question)
 
     def search(end: End) -> int | None:
         # A server's setting is one for all its groups of ranks, which share it evenly.
         def fits(each: int) -> bool:
             n = each * groups
-            return tried(asked(n), of(n), end)
+            return tries.meet(of(n), end, n * servers)
 
         found = largest(fits, _MOST_SEQUENCES // groups)
         return None if found is None else found * groups
@@ -132,7 +131,8 @@ def max_num_seqs(question: Question) -> Solved:
     reason = "one more would have to wait for cache"
     if value is None:
         fewest = possible or groups
-        reason = why_not(asked(fewest), of(fewest)) or "not even one fits"
+        asked = question._replace(sequences=fewest * servers)
+        reason = why_not(asked, of(fewest)) or "not even one fits"
     return solved(question, "max-num-seqs", value, possible, reason, of)
 
 

@@ -14,7 +14,7 @@ from kvcalc.sizing.changes import Change, changed, share_change
 from kvcalc.sizing.question import Question
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sharing import with_free
-from kvcalc.sizing.solve.searches import Solved, smallest, solved, tried, why_not, worked
+from kvcalc.sizing.solve.searches import Solved, Tries, smallest, solved, why_not
 from kvcalc.sizing.worked import Worked, too_many
 
 __all__ = ["kv_memory", "share_of_card"]
@@ -76,16 +76,14 @@ class _Shares:
 
     def __init__(self, question: Question, setting: str) -> None:
         self.question, self.setting = question, setting
-        self.known: dict[int, Worked | None] = {}
+        self.tries = Tries(question)
         top = _STEPS // question.instances
         # Some engines have no share of one.
         self.top = top if self.at(top) is not None else top - 1
 
     def at(self, step: int) -> Worked | None:
         """Return the question with that share; None where the engine refuses it."""
-        if step not in self.known:
-            self.known[step] = worked(self.question, share_change(self.setting, step / _STEPS))
-        return self.known[step]
+        return self.tries.worked(share_change(self.setting, step / _STEPS))
 
     def holds(self, step: int, end: End) -> bool:
         """Whether the cache is large enough, whatever lies beside it."""
@@ -143,9 +141,10 @@ def kv_memory(question: Question) -> Solved:
     def of(size: int) -> Change:
         return Change(f"a cache of {size} B", {"kv_cache_memory_bytes": size})
 
+    tries = Tries(question)
     # A larger cache holds more and leaves less beside it: either the fewest bytes do, or none do.
     value, possible = (
-        least if least is not None and tried(question, of(least), end) else None
+        least if least is not None and tries.meet(of(least), end) else None
         for end in ("low", "high")
     )
     reason = "a byte less does not hold it"

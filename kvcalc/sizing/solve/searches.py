@@ -15,27 +15,43 @@ from kvcalc.sizing.changes import Change
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.worked import Worked
 
-__all__ = ["Fits", "Solved", "largest", "meets", "smallest", "solved", "tried", "why_not", "worked"]
+__all__ = ["Fits", "Solved", "Tries", "largest", "smallest", "solved", "why_not"]
 
 Fits = Callable[[int], bool]
 
 
-def worked(question: Question, change: Change) -> Worked | None:
-    """Return a question with a change, worked out; None where the engine refuses it."""
-    try:
-        return work(change.applied(question))
-    except KvcalcError:
-        return None
+class Tries:
+    """Tries changes to a question, each worked out once whatever is then asked of it.
 
+    Args:
+        question: what they are made to.
+    """
 
-def meets(found: Worked | None, end: End) -> bool:
-    """Whether the goal is met at an end of what may be left."""
-    return found is not None and found.meets(end)
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self._known: dict[str, Worked | None] = {}
 
+    def worked(self, change: Change, sequences: int | None = None) -> Worked | None:
+        """Return the question with a change, worked out; None where the engine refuses it.
 
-def tried(question: Question, change: Change, end: End) -> bool:
-    """Whether the goal is met with a change; False where the engine refuses it."""
-    return meets(worked(question, change), end)
+        Args:
+            change: of its settings.
+            sequences: the goal, where that is another.
+        """
+        key = f"{change.settings} {change.args} {sequences}"
+        if key not in self._known:
+            of = self.question
+            asked = of if sequences is None else of._replace(sequences=sequences)
+            try:
+                self._known[key] = work(change.applied(asked))
+            except KvcalcError:
+                self._known[key] = None
+        return self._known[key]
+
+    def meet(self, change: Change, end: End, sequences: int | None = None) -> bool:
+        """Whether the goal is met with a change at an end; False where the engine refuses it."""
+        found = self.worked(change, sequences)
+        return found is not None and found.meets(end)
 
 
 def why_not(question: Question, change: Change) -> str | None:
