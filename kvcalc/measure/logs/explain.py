@@ -172,7 +172,7 @@ def _untold(
     ranks = _of_ranks(deployment, made, facts)
     if ranks is not None:
         return ranks
-    for cause in causes(deployment, found.stated, version_told=found.version_told):
+    for cause in causes(deployment, found.stated, found.releases):
         if cause.deployment is None:
             continue
         try:

@@ -65,6 +65,7 @@ class Resolved(NamedTuple):
         stated: settings that the log or the user says: no other value of theirs is a cause.
         overrides: what was given against what the log says.
         foreign: what speaks against a model that was given; "" for nothing.
+        releases: whose rules the log may be of, where it does not say its own.
     """
 
     model: ModelSpec | None
@@ -75,6 +76,7 @@ class Resolved(NamedTuple):
     stated: frozenset[str] = frozenset()
     overrides: tuple[Override, ...] = ()
     foreign: str = ""
+    releases: tuple[str, ...] = ()
 
 
 _WEIGHTS_ONLY = re.compile(
@@ -136,6 +138,7 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         stated=stated_by(start, fields) | frozenset(given.settings),
         overrides=tuple(against),
         foreign=strange,
+        releases=() if told else dated.others,
     )
 
 

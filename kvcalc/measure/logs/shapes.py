@@ -104,7 +104,6 @@ class Shape(NamedTuple):
         opens: a start begins with it, if this start has it already and was sized.
         once: a process prints it once a start: its second is of the next, sized or not.
         changes: a start has one value of it: another, once it was sized, is of the next.
-        dates: the source line that prints it tells the release.
         ends: a start is sized (or has failed) with it; an opening figure after it is of the next.
         fails: the start ends with it.
         says: a flag that the line sets, where it holds no figure.
@@ -122,7 +121,6 @@ class Shape(NamedTuple):
     numbered: bool = False
     once: bool = False
     changes: bool = False
-    dates: bool = False
 
 
 _PIECE = re.compile(r"<(?P<name>\w+):(?P<kind>[\w-]+)>|.", re.DOTALL)
@@ -149,7 +147,6 @@ def shape(
     numbered: bool = False,
     once: bool = False,
     changes: bool = False,
-    dates: bool = False,
 ) -> Shape:
     """Return the shape of a template; see the module for how one is written."""
     parts: list[str] = []
@@ -168,9 +165,7 @@ def shape(
             depth += (text == "{") - (text == "}")
             parts.append(_PLAIN.get(text) or re.escape(text))
     made = re.compile("".join(parts), re.ASCII)
-    return Shape(
-        needle, made, kinds, keep, opens, ends, fails, says, numbered, once, changes, dates
-    )
+    return Shape(needle, made, kinds, keep, opens, ends, fails, says, numbered, once, changes)
 
 
 def read(text: str, kind_name: str) -> Reading:

@@ -27,6 +27,7 @@ _MOST_READINGS = 1024  # of one figure: more processes than any start has
 _MOST_STARTS = 10_000
 _MOST_OOM_LINES = 64
 _MOST_DEVICES = 256
+_MOST_SOURCES, _SOURCE = 256, 100
 _SHARED_NAMES = ("Vllm", "Ray")
 """Names that several processes of one start have."""
 
@@ -46,7 +47,7 @@ class Start:
         first, last: lines that belong to it.
         settings: what its lines say that it was started with.
         flags: what lines without figures say: `too_long`, `others_hold`, `ascend`, ...
-        files: source file -> line number in it, as printed, of messages that date a log.
+        sources: (source file, line in it) of a message -> its text: they date a log.
         oom: lines of an out-of-memory text.
         sized: the cache was sized, or the start has failed.
         one_line: tokens and concurrency are in one line.
@@ -61,7 +62,7 @@ class Start:
         self.first = self.last = line
         self.settings = Settings()
         self.flags: dict[str, int] = {}
-        self.files: dict[str, int] = {}
+        self.sources: dict[tuple[str, int], str] = {}
         self.oom: list[str] = []
         self.sized = False
         self.one_line = False
@@ -172,8 +173,8 @@ class Start:
         self.sized = self.sized or shape.ends
         if not shape.fails:
             self.told = line
-        if stripped.file and shape.dates:
-            self.files.setdefault(stripped.file, stripped.number)
+        if stripped.file and len(self.sources) < _MOST_SOURCES:
+            self.sources.setdefault((stripped.file, stripped.number), stripped.text[:_SOURCE])
         self.last = line
 
     def _take(self, name: str, keep: str, stripped: Stripped, line: int, reading: Reading) -> None:

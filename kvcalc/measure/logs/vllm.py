@@ -31,7 +31,7 @@ _V0 = (
 
 _MEMORY = (
     shape("vailable KV cache memory", "Available KV cache memory: <available_kv_cache:GiB> GiB",
-          keep="least", opens=True, dates=True),
+          keep="least", opens=True),
     shape("for KV cache on node", "set (<available_kv_cache:GiB>/<free_memory:GiB>) GiB for KV"
           " cache on node", keep="least", opens=True),  # the CPU backend
     shape("odel loading took", "Model loading took <weights_memory:GiB> {GB|GiB}", keep="most"),
@@ -80,16 +80,16 @@ _MEMORY = (
 
 _SIZE = (
     shape("KV cache size:", "{GPU|CPU|NPU|TPU|XPU} KV cache size: <kv_cache_tokens:tokens> tokens",
-          keep="least", ends=True, dates=True),
+          keep="least", ends=True),
     shape("Maximum concurrency for",
           "Maximum concurrency for <max_model_len:tokens> tokens per request:"
           " <max_concurrency:times>x", keep="least", ends=True),
     shape("max seq len", "To serve at least one request with the {models's|model's} max seq len"
           " (<max_model_len:tokens>)", ends=True, fails=True, says="too_long"),
-    shape("KV cache is needed", "<needed_memory:GiB> GiB KV cache is needed",
+    shape("KV cache is needed", "<needed_memory:GiB> {GB|GiB} KV cache is needed",
           keep="most", ends=True, fails=True, says="too_long"),
-    shape("available KV cache memory (",
-          "larger than the available KV cache memory (<available_kv_cache:GiB> GiB)",
+    shape("available KV cache memory",
+          "larger than the available KV cache memory (<available_kv_cache:GiB> {GB|GiB})",
           keep="least", ends=True, fails=True, says="too_long"),
     shape("stimated maximum model length", "estimated maximum model length is"
           " <max_model_len_that_fits:tokens>",
@@ -143,5 +143,23 @@ _START = (
     shape("latform plugin tpu", "Platform plugin tpu", says="tpu"),
 )  # fmt: skip
 
-SHAPES: tuple[Shape, ...] = (*_START, *_V0, *_MEMORY, *_SIZE, *_SHAPE)
+_WORDING = (
+    shape("KV cache is needed", "GB KV cache is needed", says="until 0.8.2"),
+    shape("max seq len", "the models's max seq len", says="until 0.21.0"),
+    shape("max seq len", "at least one request with the model's max seq len", says="since 0.22.0"),
+    shape("conserving_memory", "conserving_memory", says="since 0.13.0"),
+    shape("which also controls CPU memory", "which also controls CPU memory", says="since 0.22.0"),
+    shape("flag also controls CPU memory", "flag also controls CPU memory", says="since 0.22.0"),
+    shape("Actual usage is", "GiB for consumed memory", says="since 0.27.0"),
+    shape("Actual usage is", "GiB for weight", says="until 0.26.0"),
+    shape("raph memory profiling will be", "In v0.19, CUDA graph memory profiling will be",
+          says="until 0.19.1"),
+    shape("raph memory profiling is", "CUDA graph memory profiling is", says="since 0.20.0"),
+    shape("stimated CUDA graph memory", "Estimated CUDA graph memory", says="since 0.18.0"),
+    shape("Maximum concurrency for", "tokens, Maximum concurrency for", says="since 0.28.0"),
+)  # fmt: skip
+"""Words that a release brought or took away: they date a log whose lines name no source file
+(v1/core/kv_cache_utils.py, v1/worker/gpu_worker.py and gpu_model_runner.py)."""
+
+SHAPES: tuple[Shape, ...] = (*_START, *_V0, *_MEMORY, *_SIZE, *_SHAPE, *_WORDING)
 """vLLM 0.2 to 0.33; the files that print them are named beside the rules (engines/vllm)."""
