@@ -19,7 +19,7 @@ from kvcalc.measure.logs.explain import differing, explained
 from kvcalc.measure.logs.oom import judged
 from kvcalc.measure.logs.predict import cache_budget, predicted
 from kvcalc.measure.logs.reading import ReadStart
-from kvcalc.measure.logs.resolve import NOTHING, Given
+from kvcalc.measure.logs.resolve import NO_ENGINE, NOTHING, Given
 from kvcalc.measure.logs.starts import Start
 from kvcalc.measure.logs.terms import excess, terms_of, total_of
 from kvcalc.measure.logs.verdict import ended, held_against, outside
@@ -91,7 +91,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         start=read.number,
         starts=read.starts,
         lines=(start.first, start.last),
-        engine=found.deployment.engine if start.engine != "pytorch" else "pytorch",
+        engine=start.engine if start.engine in NO_ENGINE else found.deployment.engine,
         engine_version=start.version or _build(start) or found.deployment.engine_version,
         model=None if found.model is None else found.model.name,
         gpu=card,
@@ -187,7 +187,7 @@ def _capacity(
 
 
 def _why_nothing(read: ReadStart) -> str:
-    if read.start.engine == "pytorch":
+    if read.start.engine in NO_ENGINE:
         return "no engine's lines are in it"
     if read.resolved.model is None:
         return "the model is not known (--model)"

@@ -62,7 +62,7 @@ def chosen(
             " among them) and out-of-memory texts of PyTorch",
             where=file_name(source),
         )
-    told = [start for start in found if start.facts() or start.oom] or found
+    told = [start for start in found if start.facts() or start.oom or start.ending.text] or found
     if number is None:
         return told[-1], len(told), len(told)
     if not 1 <= number <= len(told):
@@ -122,7 +122,7 @@ def _engines_agree(start: Start, given: Given, file: str) -> None:
     )
 
 
-_PLUGINS = {"vllm": ("vllm-ascend", "vllm-tpu"), "pytorch": ("none",)}
+_PLUGINS = {"vllm": ("vllm-ascend", "vllm-tpu"), "pytorch": ("none",), "unknown": ("none",)}
 """Engine whose lines they are -> engines that print the same."""
 
 

@@ -25,7 +25,7 @@ from kvcalc.measure.logs.overrides import Override, foreign, overrides
 from kvcalc.measure.logs.starts import Start
 from kvcalc.models.presets import load_gpu, load_model_preset
 
-__all__ = ["NOTHING", "Given", "Resolved", "resolved"]
+__all__ = ["NOTHING", "NO_ENGINE", "Given", "Resolved", "resolved"]
 
 
 class Given(NamedTuple):
@@ -48,6 +48,9 @@ class Given(NamedTuple):
     folders: Sequence[Path] = ()
     engine: str | None = None
 
+
+NO_ENGINE = ("pytorch", "unknown")
+"""Whose lines a start is of where no engine's are in it: an out-of-memory text, a known error."""
 
 NOTHING = Given()
 """Nothing given: the log alone."""
@@ -183,7 +186,7 @@ def _engine(start: Start) -> str:
     for flag, engine in (("ascend", "vllm-ascend"), ("tpu", "vllm-tpu")):
         if flag in start.flags:
             return engine
-    return "none" if start.engine == "pytorch" else start.engine
+    return "none" if start.engine in NO_ENGINE else start.engine
 
 
 # ------------------------------------------------------------------------- the model

@@ -8,13 +8,15 @@ __all__ = ["SHAPES"]
 
 _V0 = (
     shape("blocks:", "{GPU|CUDA|cuda|rocm|cpu|hpu|npu|xpu|tpu} blocks: <num_gpu_blocks:blocks>"
-          "[, #~CPU blocks: <num_cpu_blocks:blocks>]", keep="least", ends=True),
+          "[, #~CPU blocks: <num_cpu_blocks:blocks>]", keep="least", ends=True,
+          phase="allocating"),
     shape("Memory profiling results:",
           "total_gpu_memory=<total_memory:GiB>GiB initial_memory_usage=<initial_memory:GiB>GiB"
           " peak_torch_memory=<peak_torch_memory:GiB>GiB"
           " memory_usage_post_profile=<post_profile_memory:GiB>GiB"
           " non_torch_memory=<non_torch_memory:GiB>GiB kv_cache_size=<available_kv_cache:GiB>GiB"
-          " gpu_memory_utilization=<gpu_memory_utilization:share>", keep="least", opens=True),
+          " gpu_memory_utilization=<gpu_memory_utilization:share>", keep="least", opens=True,
+          phase="allocating"),
     shape("the current vLLM instance can use",
           "total_gpu_memory (<total_memory:GiB>GiB) x gpu_memory_utilization"
           " (<gpu_memory_utilization:share>) = <requested_memory:GiB>GiB"),
@@ -22,7 +24,7 @@ _V0 = (
           "model weights take <weights_memory:GiB>GiB; non_torch_memory takes"
           " <non_torch_memory:GiB>GiB; PyTorch activation peak memory takes"
           " <activation_memory:GiB>GiB; the rest of the memory reserved for KV Cache is"
-          " <available_kv_cache:GiB>GiB", keep="least", opens=True),
+          " <available_kv_cache:GiB>GiB", keep="least", opens=True, phase="allocating"),
     shape("The model's max seq len",
           "The model's max seq len (<max_model_len:tokens>) is larger than the maximum number of"
           " tokens that can be stored in KV cache (<kv_cache_tokens:tokens>)",
@@ -31,15 +33,16 @@ _V0 = (
 
 _MEMORY = (
     shape("vailable KV cache memory", "Available KV cache memory: <available_kv_cache:GiB> GiB",
-          keep="least", opens=True),
+          keep="least", opens=True, phase="allocating"),
     shape("for KV cache on node", "set (<available_kv_cache:GiB>/<free_memory:GiB>) GiB for KV"
           " cache on node", keep="least", opens=True),  # the CPU backend
-    shape("odel loading took", "Model loading took <weights_memory:GiB> {GB|GiB}", keep="most"),
+    shape("odel loading took", "Model loading took <weights_memory:GiB> {GB|GiB}", keep="most",
+          phase="profiling"),
     shape("oading model weights took", "Loading model weights took <weights_memory:GiB> {GB|GiB}",
-          keep="most"),
+          keep="most", phase="profiling"),
     shape("raph capturing finished",
           "Graph capturing finished in <graph_seconds:count> secs, took <graph_memory:GiB> GiB",
-          keep="most"),
+          keep="most", phase="warming"),
     shape("stimated CUDA graph memory",
           "Estimated CUDA graph memory: <estimated_graph_memory:GiB> GiB total", keep="most"),
     shape("graph pool memory",
@@ -161,5 +164,23 @@ _WORDING = (
 """Words that a release brought or took away: they date a log whose lines name no source file
 (v1/core/kv_cache_utils.py, v1/worker/gpu_worker.py and gpu_model_runner.py)."""
 
-SHAPES: tuple[Shape, ...] = (*_START, *_V0, *_MEMORY, *_SIZE, *_SHAPE, *_WORDING)
+_PHASES = (
+    shape("tarting to load model", "Starting to load model", phase="loading"),
+    shape("checkpoint shards", "Loading {safetensors|pt|npcache} checkpoint shards",
+          phase="loading", joins=True),
+    shape("oading drafter model", "Loading drafter model", phase="loading", joins=True),
+    shape("apturing ", "Capturing {CUDA graph|the model for CUDA graphs|cudagraphs}",
+          phase="capturing", joins=True),
+    shape("raph capturing finished", "Graph capturing finished in", phase="warming"),
+    shape("init engine (profile", "init engine (profile, create kv cache, warmup model) took",
+          says="ready", phase="opening"),
+    shape("tarting vLLM API server", "Starting vLLM API server", says="ready", phase="opening"),
+    shape("vg prompt throughput", "Avg prompt throughput: ", says="ready", phase="serving"),
+)  # fmt: skip
+"""Lines that tell what a start does from then on (v1/worker/gpu_model_runner.py, model_loader/
+weight_utils.py, v1/engine/core.py, entrypoints/openai/api_server.py)."""
+
+SHAPES: tuple[Shape, ...] = (
+    *_START, *_V0, *_MEMORY, *_SIZE, *_SHAPE, *_PHASES, *_WORDING,
+)  # fmt: skip
 """vLLM 0.2 to 0.33; the files that print them are named beside the rules (engines/vllm)."""
