@@ -16,9 +16,14 @@ __all__ = [
     "LogComparison",
     "LoggedTerm",
     "Named",
+    "Outcome",
     "Predicted",
     "Unit",
 ]
+
+Outcome = Literal["started", "sized", "unknown", "refused", "died", "died_later"]
+"""How a start ended: it serves; its cache was sized and the log ends; the log ends before; the
+engine refused it for want of room or by its settings; it died as it started; it served and died."""
 
 Unit = Literal["B", "tokens", "blocks", "times", "share", "count", "text"]
 """What a figure counts: `times` are sequences at once, `share` a part of a card's memory."""
@@ -104,6 +109,7 @@ class LogAnswer(Value, frozen=True, kw_only=True):
         lines: first and last line that it was read from.
         failure: what ended the start, with the arithmetic, or the server later; None where
             nothing did.
+        outcome: how the start ended, in a word.
         verdict: the answer in a sentence.
         facts: figures by name.
         settings: what the prediction was made with.
@@ -126,6 +132,7 @@ class LogAnswer(Value, frozen=True, kw_only=True):
     engine_version: str | None
     model: str | None
     gpu: str | None
+    outcome: Outcome
     verdict: str
     failure: str | None
     facts: dict[str, Fact]

@@ -22,7 +22,7 @@ from kvcalc.measure.logs.reading import ReadStart
 from kvcalc.measure.logs.resolve import NO_ENGINE, NOTHING, Given
 from kvcalc.measure.logs.starts import Start
 from kvcalc.measure.logs.terms import excess, terms_of, total_of
-from kvcalc.measure.logs.verdict import ended, held_against, outside
+from kvcalc.measure.logs.verdict import ended, held_against, opening, outside
 from kvcalc.sizing import Question, answer
 
 __all__ = ["answered"]
@@ -85,7 +85,6 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     if excess(terms, total):
         notes.append(f"what is logged does not fit on {card or 'the card'}: --gpu names another")
     says = held_against(agreeing, differences, bool(told), _why_nothing(read))
-    first = f"It {end.clause}." if end.clause else "The log ends before the cache was sized."
     return LogAnswer(
         file=read.file,
         start=read.number,
@@ -95,7 +94,8 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         engine_version=start.version or _build(start) or found.deployment.engine_version,
         model=None if found.model is None else found.model.name,
         gpu=card,
-        verdict=f"{first}{outside(terms, total, card)} {says}",
+        outcome=end.outcome,
+        verdict=f"{opening(end)}{outside(terms, total, card)} {says}",
         failure=end.failure,
         facts=facts,
         settings=found.named,
@@ -108,6 +108,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         cures=(
             *(cures(start.engine, start.flags, facts, told, rate) if end.sizes else ()),
             *after(end.error, killed=end.killed),
+            *((end.cure,) if end.cure else ()),
             *(oom.advice if oom is not None else ()),
         ),
         levers=levers if end.sizes else (),

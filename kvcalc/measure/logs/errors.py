@@ -78,12 +78,13 @@ class Ending:
         fatal_line: where it stands.
         killed: a signal ended it that the host sends whose memory runs out.
         cut: a traceback began, or a worker failed, and no line says why.
+        served: the error is one that only a server that served can have.
     """
 
     def __init__(self) -> None:
         self.text = self.fatal = self.rank = ""
         self.line = self.last = self.fatal_line = 0
-        self.killed = self.cut = False
+        self.killed = self.cut = self.served = False
         self._follows = self._announced = self._vague = False
         self._recent = ("", 0)
         self._known: list[tuple[int, Known]] = []
@@ -107,8 +108,9 @@ class Ending:
         if self._take_reason(text, line):
             return True
         if _ANNOUNCED.search(text):
-            self._announced = True
+            self._announced = self.served = True
             return False
+        self.served = self.served or "EngineDeadError" in text
         signal = signal_of(text)
         concluded = _CONCLUDED.search(text[:_LOOKED_AT]) is not None
         ends = known is not None and known.ends
@@ -182,6 +184,11 @@ class Ending:
         elif signal or self._announced or self._vague or _FATAL.search(text[:_LOOKED_AT]):
             self.fatal, self.fatal_line, self._vague = text, line, False
             self._announced = False
+
+    @property
+    def follows(self) -> bool:
+        """Whether the error is what another made fail, which is in other lines."""
+        return self._follows
 
     @property
     def known(self) -> Known | None:

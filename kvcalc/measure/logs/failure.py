@@ -10,7 +10,7 @@ from kvcalc.core.logs import Fact, Predicted
 from kvcalc.core.units import format_bytes
 from kvcalc.measure.logs.predict import agrees, span_text
 
-__all__ = ["failure", "highest_share", "least_fraction"]
+__all__ = ["REFUSALS", "failure", "highest_share", "least_fraction"]
 
 _Facts = Mapping[str, Fact]
 
@@ -31,7 +31,7 @@ def failure(
         found: kvcalc's.
         error: the error line that ended it; "" for none.
     """
-    for flag, told in _TOLD:
+    for flag, told in REFUSALS:
         if flag in flags and "failed" in flags:
             return told(engine, facts, found)
     if error:
@@ -199,7 +199,7 @@ def _warm_up(engine: str, facts: _Facts, found: Mapping[str, Predicted]) -> str:
     return told
 
 
-_TOLD = (
+REFUSALS = (
     ("others_hold", _others_hold),
     ("too_long", _too_long),
     ("too_long_v0", _too_long),

@@ -121,6 +121,11 @@ class Start:
         """Whether its lines say that it serves."""
         return "ready" in self.flags or "serving" in self.flags
 
+    @staticmethod
+    def is_worker(rank: str) -> bool:
+        """Whether a process is the engine's own, and not the one that takes requests."""
+        return _WORKER.search(rank) is not None or rank.startswith(("EngineCore", "Worker"))
+
     def told_of(self, rank: str) -> int:
         """Return the last line in which a process went on: of a rank, no other rank's."""
         if not _WORKER.search(rank):

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kvcalc.core.logs import Difference, Fact, LoggedTerm, Predicted
+from kvcalc.core.logs import Difference, Fact, LoggedTerm, Outcome, Predicted
 from kvcalc.core.units import format_bytes
 from kvcalc.measure.logs.explain import MAY_BE
-from kvcalc.measure.logs.failure import failure
+from kvcalc.measure.logs.failure import REFUSALS, failure
 from kvcalc.measure.logs.oom import judged
+from kvcalc.measure.logs.phases import PHASES
 from kvcalc.measure.logs.starts import Start
 from kvcalc.measure.logs.terms import excess
 
-__all__ = ["End", "ended", "held_against", "outside", "was_sized"]
+__all__ = ["End", "ended", "held_against", "opening", "outside", "was_sized"]
 
 _SIZED = (
     *("kv_cache_tokens", "num_gpu_blocks", "max_total_num_tokens", "max_concurrency", "k_size"),
@@ -32,18 +33,22 @@ class End(NamedTuple):
     """How a start ended.
 
     Attributes:
-        clause: `did not start: ...`; "started"; "" where its log ends before the cache.
+        outcome: in one word (core.logs.Outcome).
+        clause: `did not start: ...`; "started"; "" where its log ends before it says either.
         failure: what ended it, or the server later; None for nothing.
         sizes: room or length may be the reason: settings that buy room are to the point.
         error: the error's line where it is the reason; "" where it is not.
         killed: the host ended it with the signal that it sends where its memory runs out.
+        cure: what to change where the table of known errors tells it; "" where it does not.
     """
 
+    outcome: Outcome
     clause: str
     failure: str | None = None
     sizes: bool = True
     error: str = ""
     killed: bool = False
+    cure: str = ""
 
 
 def ended(start: Start, facts: Mapping[str, Fact], told: Mapping[str, Predicted]) -> End:
@@ -56,27 +61,87 @@ def ended(start: Start, facts: Mapping[str, Fact], told: Mapping[str, Predicted]
     """
     sized = was_sized(start, facts)
     ending = start.ending
-    died = start.died and ("stopped" in start.flags or not sized)
-    error = ending.told if died else ""
+    ready = start.ready or (sized and ending.served)
+    died = start.died and ("stopped" in start.flags or not sized or _at_start(start))
+    error = _told_with_phase(start) if died and not ready else ""
+    known = ending.known if error else None
     oom = judged(start.oom)
-    of_oom = not error and died and oom is not None and "stopped" in start.flags
-    why = oom.summary.rstrip(".") if oom is not None and of_oom else error
-    failed = failure(start.engine, start.flags, facts, told, why)
+    of_oom = oom is not None and not ready and (not error or ending.follows)
+    failed = failure(start.engine, start.flags, facts, told, "" if of_oom else error)
+    if of_oom and oom is not None and not _of_size(start):
+        clause = f"ran out of memory{_when(start, sized=sized)}: {_cut(oom.summary)}"
+        return End("died", clause, _cut(oom.summary))
     if failed:
         mine = bool(error) and failed == error
-        clause = f"did not start: {failed.rstrip('.')}"
-        return End(clause, failed, not mine or _of_length(error), error, mine and ending.killed)
+        return End(
+            "refused" if _of_size(start) else "died",
+            f"did not start: {failed.rstrip('.')}",
+            failed,
+            not mine or (known is None and _of_length(error)),
+            error,
+            mine and ending.killed,
+            "" if known is None else known.cure,
+        )
     if oom is not None:
-        return End(f"ran out of memory: {oom.summary.rstrip('.')}")
+        return End("died_later", f"started, and ran out of memory: {_cut(oom.summary)}", _cut(oom.summary))
     if sized and start.died_later:
         fatal = ending.told_fatal
-        return End(f"started, and died later: {fatal}", fatal, sizes=False, killed=ending.killed)
+        clause = f"started, and died later: {fatal}"
+        return End("died_later", clause, fatal, sizes=False, killed=ending.killed)
     if "request_refused" in start.flags:
         asked, most = facts.get("asked_tokens"), facts.get("max_model_len_that_fits")
         if asked is not None and most is not None:
             reason = f"{asked.printed} tokens, where the cache's manager takes {most.printed}"
-            return End(f"serves, and refused a request: {reason}")
-    return End("started" if sized else "")
+            return End("started", f"serves, and refused a request: {reason}")
+    if ready:
+        return End("started", "started")
+    return End("sized" if sized else "unknown", "")
+
+
+def opening(end: End) -> str:
+    """Return the first sentence of a verdict."""
+    if end.clause:
+        return f"It {end.clause}."
+    if end.outcome == "sized":
+        return (
+            "It started as far as the log goes: the cache was sized; the log ends before the server"
+            " is ready."
+        )
+    return "The log ends before the cache was sized."
+
+
+def _when(start: Start, *, sized: bool) -> str:
+    """Return what a start was at when its memory ran out, as far as its lines tell."""
+    if start.ended_at == "allocating" and not start.frames and sized:
+        return " after the cache was sized"
+    return f" while {PHASES[start.ended_at]}" if start.ended_at else ""
+
+
+def _cut(text: str) -> str:
+    return text.rstrip(".")
+
+
+def _of_size(start: Start) -> bool:
+    """Whether the engine itself refused the start for want of room."""
+    return bool(start.flags.keys() & {flag for flag, _ in REFUSALS})
+
+
+def _at_start(start: Start) -> bool:
+    """Whether an error behind the sizing of a cache is the start's, and no request's.
+
+    One of a request is said by the server's own process, and by one that has said that it serves.
+    """
+    ending = start.ending
+    known = ending.known
+    return start.is_worker(ending.rank) or ending.cut or (known is not None and known.ends)
+
+
+def _told_with_phase(start: Start) -> str:
+    """Return the error that ended a start; where the log cuts it off, what the start was at."""
+    ending = start.ending
+    if not ending.cut:
+        return ending.told
+    return f"an error while {PHASES[start.ended_at]}, of which the log that is here cuts the reason"
 
 
 _LENGTHS = ("max_model_len", "max seq len", "KV cache", "out of memory", "enough memory")
