@@ -29,7 +29,8 @@ TEXTS = {
     "gpu_model_runner.py": ("Starting to load model", "oading model weights took",
                             "Model loading took", "Graph capturing finished",
                             "Encoder cache will be", "Estimated CUDA graph memory"),
-    "worker.py": ("Memory profiling results", "Memory profiling takes"),
+    "worker.py": ("Memory profiling results", "Memory profiling takes",
+                  "the current vLLM instance can use", "model weights take"),
     "gpu_worker.py": ("Available KV cache memory", "CUDA graph memory profiling is",
                       "CUDA graph pool memory", "Free memory on device", "In v0.19"),
     "kv_cache_utils.py": ("# GPU blocks", "KV cache size: ", "Maximum concurrency for",
@@ -45,7 +46,9 @@ TEXTS = {
 """Source file -> what its messages of a start begin with, or hold."""
 
 _LEVELS = re.compile(r"(?:info|warning|error|exception|debug)(?:_once)?")
-_LONG = 60
+_LONG, _SHORT = 500, 5
+"""A message may have several lines, which a logger prints with one source line each; a word as
+short as this counts where the message begins."""
 
 
 def number_of(release: str) -> tuple[int, ...]:
@@ -99,7 +102,10 @@ def lines(folder: Path) -> dict[tuple[str, str], dict[int, list[str]]]:
             for line, message in messages_of(path):
                 for text in TEXTS[path.name]:
                     at = message.find(text)
-                    if 0 <= at < _LONG and release not in found[path.name, text][line]:
+                    if (
+                        0 <= at < (_LONG if len(text) > _SHORT else 1)
+                        and release not in found[path.name, text][line]
+                    ):
                         found[path.name, text][line].append(release)
     return found
 

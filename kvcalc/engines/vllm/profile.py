@@ -46,7 +46,7 @@ _NO_SORT_SINCE = (0, 17)
 """v1/sample/ops/topk_topp_triton.py; before, top-p sorts all logits with their indices."""
 _V2_FOR_DENSE, _V2_FOR_ALL = (0, 25), (0, 29)
 """v1/worker/gpu/model_runner.py is the runner of dense models, later of all."""
-GRAPHS_COUNTED_SINCE = (0, 20, 2)
+GRAPHS_COUNTED_SINCE = (0, 20, 0)
 """VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 1 by default (envs.py)."""
 _MORE_KERNELS_SINCE = (0, 12)
 """More is loaded beside torch; on Hopper and data-centre Blackwell all-reduce gets buffers of its

@@ -9,10 +9,11 @@ import msgspec
 from kvcalc.core.answers import CapacityAnswer, Lever
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.logs import Difference, Fact, LogAnswer
+from kvcalc.core.logs import Difference, Fact, LogAnswer, Predicted
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count
+from kvcalc.core.visible import visible
 from kvcalc.measure.logs.accounting import accounted
 from kvcalc.measure.logs.cures import after, cures
 from kvcalc.measure.logs.explain import differing, explained
@@ -46,14 +47,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     """Return what kvcalc says to a start."""
     start, facts, found = read.start, read.facts, read.resolved
     notes = list(read.notes)
-    told = accounted(start.engine, facts)
-    differences = tuple(
-        Difference(
-            name=name, logged=facts[name].printed, predicted=told[name].text, explained_by=None,
-            why=told[name].basis,
-        )
-        for name in differing(facts, told)
-    )  # fmt: skip
+    told, differences = _sums(read)
     made = read.plan
     model, deployment = found.model, found.deployment
     if made is not None and model is not None:
@@ -80,7 +74,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     end = ended(start, facts, told)
     oom = judged(start.oom)
     total = total_of(facts, budget)
-    terms = terms_of(start.engine, facts, budget, start.devices)
+    terms = terms_of(start.engine, _with_graphs(facts, told), budget, start.devices)
     card = gpu_name(found.deployment.gpu)
     if excess(terms, total):
         notes.append(f"what is logged does not fit on {card or 'the card'}: --gpu names another")
@@ -106,7 +100,18 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         terms=terms,
         budget=budget,
         cures=(
-            *(cures(start.engine, start.flags, facts, told, rate) if end.sizes else ()),
+            *(
+                cures(
+                    start.engine,
+                    start.flags,
+                    facts,
+                    told,
+                    rate,
+                    version=found.deployment.engine_version,
+                )
+                if end.sizes
+                else ()
+            ),
             *after(end.error, killed=end.killed),
             *((end.cure,) if end.cure else ()),
             *(oom.advice if oom is not None else ()),
@@ -116,6 +121,44 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         notes=tuple(dict.fromkeys(notes)),
         unsupported=made.unsupported if made is not None else (),
     )
+
+
+def _sums(read: ReadStart) -> tuple[dict[str, Predicted], tuple[Difference, ...]]:
+    """Return the figures that a log's others give, and those that are not what they give.
+
+    Of several ranks each adds up by itself; the one with the least memory is the start's.
+    """
+    start, gpu = read.start, read.resolved.deployment.gpu
+    seen = visible(gpu) if isinstance(gpu, GpuSpec) else None
+    total = None if seen is None else (seen.low_bytes, seen.high_bytes)
+    told: dict[str, Predicted] = {}
+    differences = []
+    ranks = start.by_rank()
+    ranks = {"": read.facts} if len(ranks) == 1 else ranks
+    for rank, facts in ranks.items():
+        found = accounted(start.engine, facts, start.flags, total)
+        if rank == start.binding:
+            told = found
+        differences += [
+            Difference(
+                name=name if rank == start.binding else f"{name} of {rank}",
+                logged=facts[name].printed,
+                predicted=found[name].text,
+                explained_by=None,
+                why=found[name].basis,
+            )
+            for name in differing(facts, found)
+        ]
+    return told, tuple(differences)
+
+
+def _with_graphs(facts: Mapping[str, Fact], told: Mapping[str, Predicted]) -> Mapping[str, Fact]:
+    """Return the figures with the estimate of the graphs that the shares give."""
+    found, share = told.get("estimated_graph_memory"), facts.get("gpu_memory_utilization")
+    if found is None or share is None or "estimated_graph_memory" in facts:
+        return facts
+    graphs = Fact(printed=found.text, low=found.low, high=found.high, unit="B", line=share.line)
+    return {**facts, "estimated_graph_memory": graphs}
 
 
 def gpu_name(gpu: GpuSpec | str | None) -> str | None:

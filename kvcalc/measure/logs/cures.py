@@ -8,6 +8,8 @@ from math import ceil
 
 from kvcalc.core.logs import Fact, Predicted
 from kvcalc.core.units import format_bytes, format_count
+from kvcalc.measure.logs.accounting import graphs_given
+from kvcalc.measure.logs.dated import no_older
 from kvcalc.measure.logs.failure import highest_share, least_fraction
 
 __all__ = ["after", "cures"]
@@ -16,6 +18,9 @@ _Facts = Mapping[str, Fact]
 _RANKS = (2, 4, 8, 16)
 _MOST_SHARE = 0.98
 """Of a card: the driver's own part is never given."""
+
+_GRAPHS_COUNTED = "0.20.0"
+"""The first vLLM that takes an estimate of the graphs off the share (envs.py)."""
 
 _WORTH = 2**28
 """Bytes given away that are worth a line."""
@@ -27,6 +32,8 @@ def cures(
     facts: _Facts,
     found: Mapping[str, Predicted],
     bytes_per_token: int | None,
+    *,
+    version: str | None = None,
 ) -> Iterator[str]:
     """Yield what to change.
 
@@ -36,9 +43,11 @@ def cures(
         facts: its figures.
         found: kvcalc's.
         bytes_per_token: on a GPU; None where the model is not known.
+        version: the engine's release; None where it is not known.
     """
     if engine == "vllm":
         yield from _vllm(flags, facts, found, bytes_per_token)
+        yield from _given_away(flags, facts, bytes_per_token, version)
     elif engine == "sglang":
         yield from _sglang(flags, facts)
     elif engine == "mlc-llm" and "nothing_left" in flags:
@@ -97,15 +106,20 @@ def _vllm(
         if suggested is not None and isinstance(suggested.low, int):
             more = suggested.low - int(current.high or 0) if current is not None else 0
             yield f"--kv-cache-memory-bytes {suggested.low}: {what}{_gained(more, rate)}"
-    estimated, actual = facts.get("estimated_graph_memory"), facts.get("graph_memory")
-    if estimated is not None and actual is not None:
-        given = int(estimated.low or 0) - int(actual.high or 0)
-        if given > _WORTH:
-            yield (
-                f"the graphs took {actual.printed} of an estimated {estimated.printed}:"
-                f" {format_bytes(given)} of cache were given away{_gained(given, rate)};"
-                " --kv-cache-memory-bytes takes them back"
-            )
+
+
+def _given_away(
+    flags: Mapping[str, int], facts: _Facts, rate: int | None, version: str | None
+) -> Iterator[str]:
+    """Yield what an estimate of the graphs took and the graphs did not."""
+    counted = no_older(version, _GRAPHS_COUNTED)
+    given = graphs_given(facts, flags, counted=counted)
+    if given > _WORTH:
+        yield (
+            f"the graphs took {facts['graph_memory'].printed} of an estimated"
+            f" {facts['estimated_graph_memory'].printed}: {format_bytes(given)} of cache were given"
+            f" away{_gained(given, rate)}; --kv-cache-memory-bytes takes them back"
+        )
 
 
 def _room(facts: _Facts) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from kvcalc.measure.logs.starts import Start
 
-__all__ = ["OTHER_RELEASES", "Dated", "release_of"]
+__all__ = ["OTHER_RELEASES", "Dated", "no_older", "release_of"]
 
 
 class Dated(NamedTuple):
@@ -208,6 +208,11 @@ def _between(first: str, last: str) -> tuple[str, ...]:
         for one in OTHER_RELEASES
         if (_order(one) >= low or one == older[-1]) and (not last or _order(one) <= _order(last))
     )
+
+
+def no_older(version: str | None, than: str) -> bool:
+    """Whether a release is as new as another; the newest, where none is known, is."""
+    return version is None or _order(version.partition("+")[0]) >= _order(than)
 
 
 def _order(release: str) -> tuple[int, ...]:

@@ -33,6 +33,10 @@ _MOST_SOURCES, _SOURCE = 256, 100
 _SHARED_NAMES = ("Vllm", "Ray")
 """Names that several processes of one start have."""
 
+_DIMENSION = re.compile(r"(?<![A-Z])(TP|PP|DP|EP)(\d{1,4})")
+_NUMBERED = re.compile(r"^VllmWorker(?:Process)? rank=(\d{1,4})")
+_MEMORY = "available_kv_cache"
+_OF_THE_CARD = ("total_memory", "gpu_memory_utilization", "requested_memory", "free_memory")
 _OF_VLLM = re.compile(r"APIServer|ApiServer|EngineCore|Worker_|VllmWorker")
 _WORDING = ("since ", "until ")
 """Of flags that date a line, which may be that of a refusal."""
@@ -238,8 +242,57 @@ class Start:
                 both[1] += int(found.high or 0)
 
     def facts(self) -> dict[str, Fact]:
-        """Return every figure, that of the rank that counts where ranks differ."""
-        return {name: fact_of(taken, self._keep[name]) for name, taken in self._readings.items()}
+        """Return every figure: of the rank with the least memory where ranks have their own."""
+        rank = self.binding
+        return {
+            name: fact_of(taken, self._keep[name], rank) for name, taken in self._readings.items()
+        }
+
+    @property
+    def binding(self) -> str:
+        """The rank with the least memory for its cache, where several say theirs; "" for none.
+
+        The number of blocks is the least of all ranks'; its figures add up by themselves.
+        """
+        said: dict[str, int] = {}
+        for rank, _, _, reading in self._readings.get(_MEMORY, ()):
+            if _WORKER.search(rank) and reading.low is not None:
+                said[rank] = int(reading.low)
+        return min(said, key=lambda rank: said[rank]) if len(said) > 1 else ""
+
+    def by_rank(self) -> dict[str, dict[str, Fact]]:
+        """Return rank -> its own figures, with those of the whole start that are no rank's.
+
+        A card and its share are the same for all ranks, whichever says them. The start alone under
+        "" where no two ranks have figures of their own.
+        """
+        ranks = {rank for rank, _, _, _ in self._readings.get(_MEMORY, ()) if _WORKER.search(rank)}
+        if len(ranks) <= 1:
+            return {"": self.facts()}
+        found: dict[str, dict[str, Fact]] = {}
+        for rank in sorted(ranks):
+            mine = found[rank] = {}
+            for name, taken in self._readings.items():
+                own = [entry for entry in taken if entry[0] == rank]
+                shared = [e for e in taken if not _WORKER.search(e[0]) or name in _OF_THE_CARD]
+                if some := own or shared:
+                    mine[name] = fact_of(some, self._keep[name])
+        return found
+
+    def workers(self) -> dict[str, int]:
+        """Return how many ranks its processes' names show: by `TP`, `PP`, `DP`, `EP`; `all`.
+
+        A name has the number of a dimension where it has more than one (v1/executor/
+        multiproc_executor.py, setup_proc_title_and_log_prefix), so that TP0 alone shows two at
+        least, which is told as 0: not how many.
+        """
+        found: dict[str, int] = {}
+        for rank in self.ranks:
+            for kind, number in _DIMENSION.findall(rank):
+                found[kind] = max(found.get(kind, 0), int(number))
+            if match := _NUMBERED.search(rank):
+                found["all"] = max(found.get("all", 0), int(match[1]))
+        return {kind: most + 1 if most else 0 for kind, most in found.items()}
 
 
 def starts_of(lines: Iterable[tuple[int, str]]) -> list[Start]:

@@ -83,7 +83,9 @@ def ended(start: Start, facts: Mapping[str, Fact], told: Mapping[str, Predicted]
             "" if known is None else known.cure,
         )
     if oom is not None:
-        return End("died_later", f"started, and ran out of memory: {_cut(oom.summary)}", _cut(oom.summary))
+        return End(
+            "died_later", f"started, and ran out of memory: {_cut(oom.summary)}", _cut(oom.summary)
+        )
     if sized and start.died_later:
         fatal = ending.told_fatal
         clause = f"started, and died later: {fatal}"

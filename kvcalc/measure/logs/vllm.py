@@ -67,13 +67,15 @@ _MEMORY = (
           " <activation_memory:GiB> GiB for peak activation, and <graph_memory:GiB> GiB for"
           " CUDAGraph memory"),
     shape("to fit into requested memory",
-          "`--kv-cache-memory[-bytes]=<suggested_to_fit:bytes>` (<suggested_to_fit_gib:GiB> GiB) to"
-          " fit into requested memory"),
+          "`--kv-cache-memory[-bytes]=<suggested_to_fit:bytes>`[ (<suggested_to_fit_gib:GiB> GiB)]"
+          " to fit into requested memory"),
     shape("to fully utilize gpu memory",
-          "`--kv-cache-memory[-bytes]=<suggested_to_fill:bytes>` (<suggested_to_fill_gib:GiB> GiB)"
-          " to fully utilize gpu memory"),
+          "`--kv-cache-memory[-bytes]=<suggested_to_fill:bytes>`[ (<suggested_to_fill_gib:GiB>"
+          " GiB)] to fully utilize gpu memory"),
     shape("Current kv cache memory in use is",
           "Current kv cache memory in use is <available_kv_cache:GiB> GiB", keep="least"),
+    shape("Current kv cache memory in use is",
+          "Current kv cache memory in use is <available_kv_cache:bytes> bytes", keep="least"),
     shape("is less than desired GPU memory utilization",
           "Free memory on device[ {cuda|npu|xpu|hpu}:<device:count>] (<free_memory:GiB>/"
           "<total_memory:GiB> GiB) on startup is less than desired GPU memory utilization"
