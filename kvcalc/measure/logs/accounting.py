@@ -177,14 +177,15 @@ def _graphs_taken(
 ) -> bool:
     """Whether the estimate of the graphs was taken off the cache.
 
-    Its lines say it, else the sum does: what of the two gives the cache that is logged.
+    A line says that it was not, else the sum does: what of the two gives the cache that is logged.
+    Since 0.27 the activation that is printed has it already.
     """
-    if "graphs_not_counted" in flags or "consumed_memory" in facts:
+    if "graphs_not_counted" in flags:
         return False
     available = _of(facts, "available_kv_cache")
     without = _meets(left, available)
     within = _meets((left[0] - estimate[1], left[1] - estimate[0]), available)
-    return within if within != without else "graphs_counted" in flags
+    return within if within != without else "consumed_memory" not in facts
 
 
 def graphs_given(facts: _Facts, flags: Collection[str], *, counted: bool) -> int:

@@ -1,8 +1,9 @@
-"""Errors whose cause is known and is no matter of size: a table of what lines say (known_errors.tsv).
+"""Errors whose cause is known and is no matter of size, by what their lines say.
 
-A row is a line's template, the cause in words, and what to change. The more telling rows come
-first: of several lines around an end the one with the first row tells the cause. A row that is
-marked `ends` ends a start where no exception is raised: a command's own usage errors.
+A row of the table (known_errors.tsv) is a line's template, the cause in words, and what to change.
+The more telling rows come first: of several lines around an end the one with the first row tells
+the cause. A row that is marked `ends` ends a start where no exception is raised: a command's own
+usage errors.
 """
 
 from __future__ import annotations

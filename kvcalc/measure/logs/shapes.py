@@ -1,11 +1,11 @@
-"""Shapes of lines as data: a template with named figures becomes one bounded expression.
+r"""Shapes of lines as data: a template with named figures becomes one bounded expression.
 
 A template is the line as the engine prints it, with
 
 * `<name:kind>` for a figure or a word (see KINDS),
 * `[...]` for a part that may be missing, `{a|b}` for one of several,
 * a blank for any run of blanks, `~` for a run that may be empty, `…` for anything short,
-* `¬` where no letter, digit or `_` stands before, and `\\` before a sign that stands for itself.
+* `¬` where no letter, digit or `_` stands before, and `\` before a sign that stands for itself.
 
 Nothing repeats without a bound and nothing that repeats stands in a repetition, so that the time
 is linear in the line.
