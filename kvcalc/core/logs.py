@@ -114,7 +114,8 @@ class LogAnswer(Value, frozen=True, kw_only=True):
         facts: figures by name.
         settings: what the prediction was made with.
         predicted: kvcalc's figures by the same names.
-        agrees: names of figures that agree.
+        agrees: names of figures that agree, and that could have disagreed: what is read from the
+            log and told back agrees for any model.
         differences: those that do not.
         total_bytes: the card's memory that the terms share; None where it is not known.
         terms: the memory of one GPU, logged against predicted.

@@ -69,7 +69,7 @@ def _facts(result: LogAnswer) -> Grid:
         found = result.predicted.get(name)
         differs = any(d.name == name for d in result.differences)
         says = NONE if found is None else found.text
-        how = "" if found is None else "differs" if differs else "agrees"
+        how = "differs" if differs else "agrees" if name in result.agrees else ""
         basis = found.basis if found else ""
         rows.append((name, _line(fact), _printed(fact), says, how, basis))
     for name, found in result.predicted.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import msgspec
 
@@ -14,13 +14,15 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count
 from kvcalc.core.visible import visible
+from kvcalc.engines import plan
 from kvcalc.measure.logs.accounting import accounted
 from kvcalc.measure.logs.cures import after, cures
+from kvcalc.measure.logs.evidence import UNTOLD, telling
 from kvcalc.measure.logs.explain import differing, explained
 from kvcalc.measure.logs.oom import judged
 from kvcalc.measure.logs.predict import cache_budget, predicted
-from kvcalc.measure.logs.reading import ReadStart
-from kvcalc.measure.logs.resolve import NO_ENGINE, NOTHING, Given
+from kvcalc.measure.logs.reading import ReadStart, with_derived
+from kvcalc.measure.logs.resolve import NO_ENGINE, NOTHING, Given, resolved
 from kvcalc.measure.logs.starts import Start
 from kvcalc.measure.logs.terms import excess, terms_of, total_of
 from kvcalc.measure.logs.verdict import ended, held_against, opening, outside
@@ -49,6 +51,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     notes = list(read.notes)
     told, differences = _sums(read)
     made = read.plan
+    idle: Set[str] = set()
     model, deployment = found.model, found.deployment
     if made is not None and model is not None:
         try:
@@ -56,16 +59,19 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
             more = explained(found, model, made, facts, told_by_plan)
             made, model, deployment = more.plan, more.model, more.deployment
             found_out = more.differences
+            idle = told_by_plan.keys() - _telling(read, given, model, deployment, told_by_plan)
         except KvcalcError as error:
             notes.append(f"no prediction: {error.message}")
-            told_by_plan, found_out = {}, ()
+            told_by_plan, found_out, idle = {}, (), set()
         differences = (*(d for d in differences if d.name not in told_by_plan), *found_out)
         told = {**told, **told_by_plan}
         notes += _version_notes(made, facts)
         if start.engine == "sglang" and "ssm_state_size" in facts and "ssm_state_size" not in told:
             notes.append(_NO_SLOTS)
     agreeing = tuple(
-        name for name in told if name in facts and name not in {d.name for d in differences}
+        name
+        for name in told
+        if name in facts and name not in idle and name not in {d.name for d in differences}
     )
     sized, levers = _capacity(model, deployment, given, made, facts)
     budget = sized.budget if sized is not None else ()
@@ -150,6 +156,30 @@ def _sums(read: ReadStart) -> tuple[dict[str, Predicted], tuple[Difference, ...]
             for name in differing(facts, found)
         ]
     return told, tuple(differences)
+
+
+def _telling(
+    read: ReadStart,
+    given: Given,
+    model: ModelSpec,
+    deployment: Deployment,
+    told: Mapping[str, Predicted],
+) -> frozenset[str]:
+    """Return the names of figures that agree and could have disagreed."""
+    explained_so = deployment != read.resolved.deployment
+
+    def predict(one: ModelSpec, facts: Mapping[str, Fact]) -> Mapping[str, Predicted]:
+        asked = read.asked
+        if explained_so:
+            asked = asked._replace(deployment=deployment)
+        elif facts.keys() != read.facts.keys():
+            asked = resolved(read.start, facts, given)
+        of = asked if explained_so else with_derived(asked, one, facts)
+        made = plan(one, of.deployment)
+        # What a line says that is left out is asked about all the same.
+        return predicted(made, {**dict.fromkeys(told.keys() & read.facts.keys(), UNTOLD), **facts})
+
+    return telling(model, read.facts, told, predict)
 
 
 def _with_graphs(facts: Mapping[str, Fact], told: Mapping[str, Predicted]) -> Mapping[str, Fact]:

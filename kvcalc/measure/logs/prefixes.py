@@ -144,7 +144,7 @@ def _first(patterns: tuple[re.Pattern[str], ...], line: str, at: int) -> re.Matc
 def unfolded(line: str) -> Iterator[str]:
     r"""Yield the lines of a message that a line keeps as a JSON object; the line where it is none.
 
-    >>> list(unfolded('{"log": "ValueError: x\n  y", "stream": "stderr"}'))
+    >>> list(unfolded('{"log": "ValueError: x\\n  y", "stream": "stderr"}'))
     ['ValueError: x', '  y']
     """
     plain = _plain(line)

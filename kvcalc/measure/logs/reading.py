@@ -19,7 +19,7 @@ from kvcalc.measure.logs.reader import file_name, lines_of
 from kvcalc.measure.logs.resolve import NOTHING, Given, Resolved, resolved
 from kvcalc.measure.logs.starts import Start, starts_of
 
-__all__ = ["ReadStart", "chosen", "read_start"]
+__all__ = ["ReadStart", "chosen", "read_start", "with_derived"]
 
 
 def _numbers(count: int) -> str:
@@ -27,13 +27,25 @@ def _numbers(count: int) -> str:
 
 
 class ReadStart(NamedTuple):
-    """A start that was read from a file: which of how many, and what it was of."""
+    """A start that was read from a file: which of how many, and what it was of.
+
+    Attributes:
+        file: the log's name.
+        number, starts: which of how many.
+        start: its lines.
+        facts: its figures.
+        asked: what it was of, as its lines and the user say.
+        resolved: the same, with what the figures say of its settings.
+        plan: of it; None where there is none.
+        notes: what was assumed or could not be read.
+    """
 
     file: str
     number: int
     starts: int
     start: Start
     facts: dict[str, Fact]
+    asked: Resolved
     resolved: Resolved
     plan: CachePlan | None
     notes: tuple[str, ...]
@@ -98,16 +110,18 @@ def read_start(
             f" {start.last:,}); --start N takes another",
         )
     made = None
-    model = found.model
+    model, asked = found.model, found
     if model is not None and found.deployment.engine != "none":
-        found = _derived(found, model, facts)
+        found = with_derived(found, model, facts)
         try:
             made = plan(model, found.deployment)
         except KvcalcError as error:
             notes.append(
                 f"no plan of it: {error.message}" + (f" ({error.hint})" if error.hint else "")
             )
-    return ReadStart(file_name(source), which, count, start, facts, found, made, tuple(notes))
+    return ReadStart(
+        file_name(source), which, count, start, facts, asked, found, made, tuple(notes)
+    )
 
 
 def _engines_agree(start: Start, given: Given, file: str) -> None:
@@ -138,7 +152,7 @@ def _with_settings(start: Start) -> dict[str, Fact]:
     return facts
 
 
-def _derived(found: Resolved, model: ModelSpec, facts: Mapping[str, Fact]) -> Resolved:
+def with_derived(found: Resolved, model: ModelSpec, facts: Mapping[str, Fact]) -> Resolved:
     """Return a deployment with what the figures say of its settings."""
     more = derived(model, found.deployment, facts)
     if more is None:
