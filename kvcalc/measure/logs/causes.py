@@ -14,7 +14,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 
-__all__ = ["Cause", "causes"]
+__all__ = ["SPLIT", "Cause", "causes"]
 
 
 class Cause(NamedTuple):
@@ -64,6 +64,9 @@ def causes(
                     f"version's rules, {cause.name}", f"vLLM {release}, {cause.why}", changed
                 )
 
+
+SPLIT = "tensor parallel"
+"""The cause of which the weights on a rank tell too."""
 
 _FIRST = ("prefix caching",)
 """Causes that are tried before another release is."""
@@ -115,7 +118,7 @@ _UNTOLD: tuple[tuple[str, str, str, tuple[tuple[str, Any], ...]], ...] = (
     ),
     *(
         (
-            "tensor parallel",
+            SPLIT,
             f"over {size} GPUs",
             "tensor_parallel_size",
             (("tensor_parallel_size", size),),

@@ -60,7 +60,6 @@ _VLLM = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)\S*")
 _OLDEST_BUILD, _NEWEST_BUILD = 4880, 99_999
 """Builds of llama.cpp whose number means something to its engine."""
 
-_V0_MARKS = ("num_cpu_blocks", "initial_memory")
 _SINGLE_LINE = "0.28.0"
 """The first that prints tokens and concurrency in one line (kv_cache_utils.py)."""
 
@@ -83,7 +82,7 @@ def _llamacpp(start: Start) -> Dated:
 
 
 def _vllm(start: Start, facts: Mapping[str, object], logged: str | None) -> Dated:
-    v0 = any(name in facts for name in _V0_MARKS)
+    v0 = "v0" in start.flags or "initial_memory" in facts
     if (
         logged
         and (match := _VLLM.match(logged))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import BinaryIO, NamedTuple
 
 import msgspec
@@ -143,6 +145,9 @@ _PLUGINS = {"vllm": ("vllm-ascend", "vllm-tpu"), "pytorch": ("none",), "unknown"
 def _with_settings(start: Start) -> dict[str, Fact]:
     """Return the figures of a start, with one that stands among its arguments alone."""
     facts = start.facts()
+    swap = start.settings.text("swap_space")
+    if start.engine == "vllm" and swap is not None and "swap_space_bytes" not in facts:
+        facts |= _swap_space(swap, start.settings["swap_space"].line)
     share = start.settings.part("mem_fraction_static")
     if start.engine == "sglang" and share is not None and "mem_fraction_static" not in facts:
         said = start.settings["mem_fraction_static"]
@@ -150,6 +155,16 @@ def _with_settings(start: Start) -> dict[str, Fact]:
             printed=said.value, low=share, high=share, unit="share", line=said.line
         )
     return facts
+
+
+def _swap_space(text: str, line: int) -> dict[str, Fact]:
+    """Return V0's swap space in bytes: its argument counts GiB (config.py, CacheConfig)."""
+    if not re.fullmatch(r"\d{1,6}(?:\.\d{1,6})?", text):
+        return {}
+    size = int(Fraction(text) * 2**30)
+    return {
+        "swap_space_bytes": Fact(printed=f"{text} GiB", low=size, high=size, unit="B", line=line)
+    }
 
 
 def with_derived(found: Resolved, model: ModelSpec, facts: Mapping[str, Fact]) -> Resolved:

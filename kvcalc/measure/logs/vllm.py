@@ -10,6 +10,7 @@ _V0 = (
     shape("blocks:", "{GPU|CUDA|cuda|rocm|cpu|hpu|npu|xpu|tpu} blocks: <num_gpu_blocks:blocks>"
           "[, #~CPU blocks: <num_cpu_blocks:blocks>]", keep="least", ends=True,
           phase="allocating"),
+    shape("# CPU blocks", "# CPU blocks: ", says="v0"),
     shape("Memory profiling results:",
           "total_gpu_memory=<total_memory:GiB>GiB initial_memory_usage=<initial_memory:GiB>GiB"
           " peak_torch_memory=<peak_torch_memory:GiB>GiB"
@@ -107,6 +108,9 @@ _SIZE = (
     shape("to fit Mamba cache blocks", "to fit Mamba cache blocks (<num_gpu_blocks:blocks> blocks"
           " available)", keep="least"),
     shape("cache_config_info", 'num_gpu_blocks="<num_gpu_blocks:blocks>"'),
+    shape("cache_config_info", 'num_cpu_blocks="<num_cpu_blocks:blocks>"'),
+    shape("cache_config_info", 'swap_space_bytes="<swap_space_bytes:bytes>"'),
+    shape("cache_config_info", 'kv_cache_size_tokens="<kv_cache_tokens:tokens>"'),
 )  # fmt: skip
 
 _SHAPE = (
