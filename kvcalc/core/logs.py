@@ -12,6 +12,7 @@ __all__ = [
     "Changed",
     "Difference",
     "Fact",
+    "Fix",
     "LogAnswer",
     "LogComparison",
     "LoggedTerm",
@@ -100,6 +101,22 @@ class LoggedTerm(Value, frozen=True, kw_only=True):
     source: str
 
 
+class Fix(Value, frozen=True, kw_only=True):
+    """A change with which a start succeeds by its own memory: a plan of it says so.
+
+    Attributes:
+        flags: the engine's own; empty where it is no flag's.
+        text: the same in a sentence, with what it gives and costs.
+        kv_cache_bytes, kv_cache_tokens, max_concurrency: with it, at least.
+    """
+
+    flags: tuple[str, ...]
+    text: str
+    kv_cache_bytes: int | None
+    kv_cache_tokens: int
+    max_concurrency: float
+
+
 class LogAnswer(Value, frozen=True, kw_only=True):
     """One start of a server, read from its log.
 
@@ -120,7 +137,8 @@ class LogAnswer(Value, frozen=True, kw_only=True):
         total_bytes: the card's memory that the terms share; None where it is not known.
         terms: the memory of one GPU, logged against predicted.
         budget: the same as a capacity answer tells it; empty where no card is known.
-        cures: what to change, the engine's own flags in it.
+        fixes: what makes the start succeed, the cheapest first, each confirmed by a plan.
+        cures: what to change, the fixes first.
         levers: what each setting would buy with the logged memory.
         oom: an out-of-memory text in the log, judged; None where there is none.
     """
@@ -144,6 +162,7 @@ class LogAnswer(Value, frozen=True, kw_only=True):
     total_bytes: int | None
     terms: tuple[LoggedTerm, ...]
     budget: tuple[RankBudget, ...]
+    fixes: tuple[Fix, ...]
     cures: tuple[str, ...]
     levers: tuple[Lever, ...]
     oom: OutOfMemory | None

@@ -9,28 +9,31 @@ import msgspec
 from kvcalc.core.answers import CapacityAnswer, Lever
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.logs import Difference, Fact, LogAnswer, Predicted
+from kvcalc.core.logs import Difference, Fact, Fix, LogAnswer, Predicted
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.oom_values import OutOfMemory
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.units import format_count
+from kvcalc.core.units import format_bytes, format_count
 from kvcalc.core.visible import visible
 from kvcalc.engines import plan
 from kvcalc.measure.logs.accounting import accounted
-from kvcalc.measure.logs.cures import after, cures
+from kvcalc.measure.logs.cures import ONE_BY_ONE, after, cures
 from kvcalc.measure.logs.evidence import UNTOLD, telling
 from kvcalc.measure.logs.explain import differing, explained
-from kvcalc.measure.logs.oom import judged
-from kvcalc.measure.logs.predict import cache_budget, predicted
+from kvcalc.measure.logs.fixes import fix_of, fixes, levers
+from kvcalc.measure.logs.measured import Measured, measured, neighbour
+from kvcalc.measure.logs.oom import RanOut, judged, ran_out
+from kvcalc.measure.logs.predict import predicted
 from kvcalc.measure.logs.reading import ReadStart, with_derived
 from kvcalc.measure.logs.resolve import NO_ENGINE, NOTHING, Given, resolved
 from kvcalc.measure.logs.starts import Start
 from kvcalc.measure.logs.terms import excess, terms_of, total_of
 from kvcalc.measure.logs.verdict import ended, held_against, opening, outside
 from kvcalc.sizing import Question, answer
+from kvcalc.sizing.changes import Change
 
 __all__ = ["answered"]
 
-_MOST_LEVERS = 8
 _NO_SLOTS = (
     "the states are not predicted: the number of their slots is not logged, and no whole number of"
     " them has the logged bytes (max_mamba_cache_size says how many; pp_size and the layers of a"
@@ -73,12 +76,18 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         for name in told
         if name in facts and name not in idle and name not in {d.name for d in differences}
     )
-    sized, levers = _capacity(model, deployment, given, made, facts)
+    sized = _capacity(model, deployment, given, made)
+    memory = None
+    if model is not None and made is not None:
+        memory = _measured(read, model, deployment, made, given)
     budget = sized.budget if sized is not None else ()
     per_token = made.growth(windows_open=False) if made is not None else None
     rate = -(-per_token[0] // per_token[1]) if per_token and per_token[0] else None
-    end = ended(start, facts, told)
     oom = judged(start.oom)
+    out = _ran_out(read, given, oom, model, deployment, memory)
+    taken = neighbour(memory, facts) if memory is not None else 0
+    end = ended(start, facts, told, out.cause or _by_another(taken))
+    fixed = (*out.fixes, *_fixes(start, memory, facts, taken))
     total = total_of(facts, budget)
     terms = terms_of(start.engine, _with_graphs(facts, told), budget, start.devices)
     card = gpu_name(found.deployment.gpu)
@@ -105,7 +114,10 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         total_bytes=total,
         terms=terms,
         budget=budget,
+        fixes=fixed,
         cures=(
+            *(fix.text for fix in fixed),
+            *([ONE_BY_ONE] if taken and not fixed else []),
             *(
                 cures(
                     start.engine,
@@ -114,15 +126,16 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
                     told,
                     rate,
                     version=found.deployment.engine_version,
+                    planned=memory is not None,
                 )
                 if end.sizes
                 else ()
             ),
             *after(end.error, killed=end.killed),
             *((end.cure,) if end.cure else ()),
-            *(oom.advice if oom is not None else ()),
+            *out.advice,
         ),
-        levers=levers if end.sizes else (),
+        levers=_levers(memory) if end.sizes and oom is None else (),
         oom=oom,
         notes=tuple(dict.fromkeys(notes)),
         unsupported=made.unsupported if made is not None else (),
@@ -218,46 +231,97 @@ def _version_notes(made: CachePlan, facts: Mapping[str, Fact]) -> list[str]:
 
 
 def _capacity(
+    model: ModelSpec | None, deployment: Deployment, given: Given, made: CachePlan | None
+) -> CapacityAnswer | None:
+    """Return what kvcalc says of the card without the log; None where none is known."""
+    if model is None or made is None or deployment.engine not in _WITH_BUDGET:
+        return None
+    if not isinstance(deployment.gpu, GpuSpec):
+        return None
+    args = {k: v for k, v in deployment.engine_args.items() if k not in _AS_SIZED}
+    asked = msgspec.structs.replace(deployment, kv_cache_memory_bytes=None, engine_args=args)
+    try:
+        return answer(
+            Question(
+                model=model,
+                deployment=asked,
+                weights_bytes=given.weights_bytes,
+                quantization=given.quantization,
+            )
+        )
+    except KvcalcError:
+        return None
+
+
+def _measured(
+    read: ReadStart, model: ModelSpec, deployment: Deployment, made: CachePlan, given: Given
+) -> Measured | None:
+    """Return the memory of a start by its own figures, those of the rank that decides."""
+    start = read.start
+    mine = start.by_rank().get(start.binding, read.facts) if start.binding else read.facts
+    try:
+        return measured(
+            model, deployment, made, {**read.facts, **mine},
+            weights_bytes=given.weights_bytes, quantization=given.quantization,
+        )  # fmt: skip
+    except KvcalcError:
+        return None
+
+
+_FOR_ROOM = ("too_long", "too_long_v0", "nothing_left")
+"""Flags of a start that was refused for want of room."""
+
+
+def _fixes(
+    start: Start, memory: Measured | None, facts: Mapping[str, Fact], taken: int
+) -> tuple[Fix, ...]:
+    """Return what makes a refused start succeed; what a neighbour took is first of all his."""
+    if memory is None or not start.flags.keys() & set(_FOR_ROOM):
+        return ()
+    if not taken:
+        return tuple(fixes(memory, facts))
+    low, high = memory.available
+    alone = memory._replace(available=(low + taken, high + taken))
+    figures = alone.works(Change("alone"))
+    if figures is None:
+        return () if memory.gpu.high is None else tuple(fixes(alone, facts))
+    told = fix_of(Change("alone"), figures, memory.plan.max_model_len, "")
+    text = (
+        "start the servers of a GPU one after another, each when the one before is ready (or lower"
+        f" the other's share): at least {format_bytes(taken)} more are left then, {told.text}"
+    )
+    return (msgspec.structs.replace(told, text=text),)
+
+
+def _by_another(taken: int) -> str:
+    if not taken:
+        return ""
+    return (
+        f"another process took {format_bytes(taken)} or more of the GPU while this one loaded and"
+        " measured, which counts as its own"
+    )
+
+
+def _ran_out(
+    read: ReadStart,
+    given: Given,
+    oom: OutOfMemory | None,
     model: ModelSpec | None,
     deployment: Deployment,
-    given: Given,
-    made: CachePlan | None,
-    facts: Mapping[str, Fact],
-) -> tuple[CapacityAnswer | None, tuple[Lever, ...]]:
-    """Return the card's budget where a card is known, and levers with the logged memory.
+    memory: Measured | None,
+) -> RanOut:
+    """Return what ran out of memory in a start that an out-of-memory text is of."""
+    if oom is None:
+        return RanOut()
+    start = read.start
+    phase = "serving" if start.ready else start.ended_at
+    if start.engine != "vllm":
+        return RanOut(advice=oom.advice)
+    return ran_out(oom, phase, model, deployment, read.facts, memory, given.quantization)
 
-    The deployment is that with the cause of what differs in it: no lever offers what is there.
-    """
-    if model is None or made is None or deployment.engine not in _WITH_BUDGET:
-        return None, ()
-    try:
-        sized = None
-        if isinstance(deployment.gpu, GpuSpec):
-            args = {k: v for k, v in deployment.engine_args.items() if k not in _AS_SIZED}
-            asked = msgspec.structs.replace(
-                deployment, kv_cache_memory_bytes=None, engine_args=args
-            )
-            sized = answer(
-                Question(
-                    model=model,
-                    deployment=asked,
-                    weights_bytes=given.weights_bytes,
-                    quantization=given.quantization,
-                )
-            )
-        levers: tuple[Lever, ...] = ()
-        span = cache_budget(made, facts) if deployment.engine == "vllm" else None
-        if span is not None and span.low > 0:
-            with_cache = msgspec.structs.replace(deployment, kv_cache_memory_bytes=span.low)
-            levers = answer(Question(model=model, deployment=with_cache), with_levers=True).levers
-            levers = tuple(
-                lever
-                for lever in levers
-                if lever.figures is not None and (lever.concurrency_gain or 2) > 1
-            )[:_MOST_LEVERS]
-    except KvcalcError:
-        return None, ()
-    return sized, levers
+
+def _levers(memory: Measured | None) -> tuple[Lever, ...]:
+    return levers(memory) if memory is not None and memory.available[0] > 0 else ()
 
 
 def _why_nothing(read: ReadStart) -> str:

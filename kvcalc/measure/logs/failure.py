@@ -10,7 +10,7 @@ from kvcalc.core.logs import Fact, Predicted
 from kvcalc.core.units import format_bytes
 from kvcalc.measure.logs.predict import agrees, span_text
 
-__all__ = ["REFUSALS", "failure", "highest_share", "least_fraction"]
+__all__ = ["REFUSALS", "beyond_weights", "failure", "highest_share", "least_fraction"]
 
 _Facts = Mapping[str, Fact]
 
@@ -142,6 +142,19 @@ def _nothing_left(engine: str, facts: _Facts, found: Mapping[str, Predicted]) ->
         if total is not None and (weights.low or 0) > (total.high or 0):
             told += f", and than the card's {total.printed}"
     return told
+
+
+def beyond_weights(facts: _Facts) -> str:
+    """Return what may have taken more than the weights where nothing is left; "" for no more."""
+    weights, left = facts.get("weights_memory"), facts.get("available_kv_cache")
+    if weights is None or left is None or not isinstance(left.high, int):
+        return ""
+    if -left.high <= (weights.high or 0):
+        return ""
+    return (
+        f"that is more than the weights ({weights.printed}): either another process took memory of"
+        " the GPU while this one loaded and measured, or the step that is profiled is too large"
+    )
 
 
 def least_fraction(facts: _Facts) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kvcalc.core.logs import Difference, Fact, LoggedTerm, Outcome, Predicted
 from kvcalc.core.units import format_bytes
 from kvcalc.measure.logs.explain import MAY_BE
-from kvcalc.measure.logs.failure import REFUSALS, failure
+from kvcalc.measure.logs.failure import REFUSALS, beyond_weights, failure
 from kvcalc.measure.logs.oom import judged
 from kvcalc.measure.logs.phases import PHASES
 from kvcalc.measure.logs.starts import Start
@@ -51,13 +51,19 @@ class End(NamedTuple):
     cure: str = ""
 
 
-def ended(start: Start, facts: Mapping[str, Fact], told: Mapping[str, Predicted]) -> End:
+def ended(
+    start: Start,
+    facts: Mapping[str, Fact],
+    told: Mapping[str, Predicted],
+    because: str = "",
+) -> End:
     """Return how a start ended.
 
     Args:
         start: whose lines they are.
         facts: its figures.
         told: kvcalc's.
+        because: what ran out of the GPU's memory, or who took it, where that is known.
     """
     sized = was_sized(start, facts)
     ending = start.ending
@@ -69,9 +75,12 @@ def ended(start: Start, facts: Mapping[str, Fact], told: Mapping[str, Predicted]
     of_oom = oom is not None and not ready and (not error or ending.follows)
     failed = failure(start.engine, start.flags, facts, told, "" if of_oom else error)
     if of_oom and oom is not None and not _of_size(start):
-        clause = f"ran out of memory{_when(start, sized=sized)}: {_cut(oom.summary)}"
-        return End("died", clause, _cut(oom.summary))
+        why = because or _cut(oom.summary)
+        clause = f"ran out of memory{_when(start, sized=sized)}: {why}"
+        return End("died", clause, why)
     if failed:
+        if "nothing_left" in start.flags and (why := because or beyond_weights(facts)):
+            failed = f"{failed.rstrip('.')}; {why}"
         mine = bool(error) and failed == error
         return End(
             "refused" if _of_size(start) else "died",
