@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -54,7 +55,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     notes = list(read.notes)
     told, differences = _sums(read)
     made = read.plan
-    idle: Set[str] = set()
+    idle: AbstractSet[str] = set()
     model, deployment = found.model, found.deployment
     if made is not None and model is not None:
         try:

@@ -41,6 +41,7 @@ _TERMS = {
 }
 """Term of a budget -> the log's figure of the same memory."""
 
+_SMALLEST = 2**30
 _PUBLISHED = 0.9
 """Of the published weights, at least, where they are not quantized by another's hand."""
 
@@ -129,7 +130,7 @@ class Measured(NamedTuple):
         """Whether the weights that were loaded are in the checkpoint's own format, as known."""
         logged, told = self.terms.get("weights"), self.budgets and _by_name(self.budgets[0])
         if logged is None or not told or "weights" not in told:
-            return bool(told)
+            return bool(told) and self.gpu.high is not None
         return logged[0] >= told["weights"][0] * _PUBLISHED
 
     def figures(self, change: Change) -> Figures | None:
@@ -167,7 +168,8 @@ def measured(
         deployment: of it, with what explains its figures.
         made: the plan of both.
         facts: the figures of the rank that decides.
-        weights_bytes, quantization: of the weights, where they are given.
+        weights_bytes: of the weights, where they are given.
+        quantization: of them, where it is given.
     """
     span = cache_budget(made, facts)
     if span is None or deployment.engine != "vllm":
@@ -225,8 +227,8 @@ def gpu_of(
     if available < 0 and share and share < 1:
         # All that was taken lay on the GPU: share x total - available is no more than the total.
         taken = max(taken, floor(-available * share / (1 - share)))
-    if not share or taken < 1:
-        return None
+    if not share or taken < _SMALLEST:
+        return None  # too few of the terms are logged
     return Gpu(floor(taken / share), None, "what the log's own terms come to at least")
 
 

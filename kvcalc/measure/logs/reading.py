@@ -18,7 +18,7 @@ from kvcalc.engines import plan
 from kvcalc.measure.logs.catalogue import BY_ENGINE
 from kvcalc.measure.logs.derived import derived
 from kvcalc.measure.logs.reader import file_name, lines_of
-from kvcalc.measure.logs.resolve import NOTHING, Given, Resolved, resolved
+from kvcalc.measure.logs.resolve import NOTHING, Given, Resolved, preset_of, resolved
 from kvcalc.measure.logs.starts import Start, starts_of
 
 __all__ = ["ReadStart", "chosen", "read_start", "with_derived"]
@@ -101,6 +101,7 @@ def read_start(
         UnknownNameError: a card that is given and not known.
     """
     start, which, count = chosen(source, number, stdin)
+    preset_of.cache_clear()
     _engines_agree(start, given, file_name(source))
     facts = _with_settings(start)
     found = resolved(start, facts, given)

@@ -71,9 +71,8 @@ def test_every_engine_agrees_with_its_sample(name: str) -> None:
     [
         "# GPU blocks: 1381",
         "# GPU blocks: 1381\nMaximum concurrency for 2048 tokens per request: 10.79x",
-        "GPU KV cache size: 22,096 tokens\nMaximum concurrency for 2,048 tokens per request: 10.79x",
-        "text_generation_launcher: KV-cache blocks: 9000, size: 1\n"
-        "Setting max batch total tokens to 9000",
+        "GPU KV cache size: 2,048 tokens\nMaximum concurrency for 2,048 tokens per request: 1.00x",
+        "launcher: KV-cache blocks: 9000, size: 1\nSetting max batch total tokens to 9000",
         "KV Cache is allocated. #tokens: 4096, K size\nmax_total_num_tokens=4096, context_len=4096",
     ],
 )
