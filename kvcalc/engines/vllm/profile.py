@@ -81,8 +81,8 @@ _GRAPHS_LAYER = 0.026
 on 24 GiB, and 0.09 GiB of 64 that two such GPUs share."""
 _GRAPHS_DRAFT = 5
 """Times that where a draft of its own proposes tokens, which is captured too: 6.24 GiB were logged
-on 80 GiB; the model's own layers add next to nothing. What is not covered: 33 GiB estimated, and 8.6
-taken, of a hybrid over data-parallel ranks of 288 GiB."""
+on 80 GiB; the model's own layers add next to nothing. What is not covered: 33 GiB estimated, and
+8.6 taken, of a hybrid over data-parallel ranks of 288 GiB."""
 
 _LATENT_WORKSPACE = 0.025
 """Part of the card that MLA's prefill and sparse indexers may take for workspaces."""

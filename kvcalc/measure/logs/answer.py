@@ -18,10 +18,10 @@ from kvcalc.core.units import format_bytes, format_count
 from kvcalc.core.visible import visible
 from kvcalc.engines import plan
 from kvcalc.measure.logs.accounting import accounted
-from kvcalc.measure.logs.cures import ONE_BY_ONE, after, cures
+from kvcalc.measure.logs.cures import ONE_BY_ONE, after, cures, end_others
 from kvcalc.measure.logs.evidence import UNTOLD, telling
 from kvcalc.measure.logs.explain import differing, explained
-from kvcalc.measure.logs.fixes import fix_of, fixes, levers
+from kvcalc.measure.logs.fixes import beside_others, fix_of, fixes, levers
 from kvcalc.measure.logs.measured import Measured, measured, neighbour
 from kvcalc.measure.logs.oom import RanOut, judged, ran_out
 from kvcalc.measure.logs.predict import predicted
@@ -89,6 +89,14 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     taken = neighbour(memory, facts) if memory is not None else 0
     end = ended(start, facts, told, out.cause or _by_another(taken))
     fixed = (*out.fixes, *_fixes(start, memory, facts, taken))
+    perhaps: tuple[str, ...] = ()
+    if "others_hold" in start.flags and model is not None:
+        shares = [*beside_others(model, deployment, facts, given.quantization)]
+        fixed += tuple(fix for sure, fix in shares if sure)
+        perhaps = (
+            *(f.text for sure, f in shares if not sure),
+            end_others(facts, some=bool(shares)),
+        )
     total = total_of(facts, budget)
     terms = terms_of(start.engine, _with_graphs(facts, told), budget, start.devices)
     card = gpu_name(found.deployment.gpu)
@@ -119,6 +127,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         cures=(
             *(fix.text for fix in fixed),
             *([ONE_BY_ONE] if taken and not fixed else []),
+            *perhaps,
             *(
                 cures(
                     start.engine,
@@ -127,7 +136,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
                     told,
                     rate,
                     version=found.deployment.engine_version,
-                    planned=memory is not None,
+                    planned=memory is not None or bool(perhaps),
                 )
                 if end.sizes
                 else ()

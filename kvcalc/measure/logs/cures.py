@@ -14,7 +14,7 @@ from kvcalc.measure.logs.dated import no_older
 from kvcalc.measure.logs.failure import highest_share, least_fraction
 from kvcalc.measure.logs.fixes import share_by_figures
 
-__all__ = ["ONE_BY_ONE", "after", "cures"]
+__all__ = ["ONE_BY_ONE", "after", "cures", "end_others"]
 
 _Facts = Mapping[str, Fact]
 _RANKS = (2, 4, 8, 16)
@@ -91,6 +91,21 @@ def after(error: str, *, killed: bool) -> Iterator[str]:
         )
 
 
+def end_others(facts: _Facts, *, some: bool) -> str:
+    """Return what to do about others that hold memory.
+
+    Args:
+        facts: the log's figures.
+        some: a share that passes the check may leave enough.
+    """
+    free, total = facts.get("free_memory"), facts.get("total_memory")
+    size = ""
+    if free is not None and total is not None and isinstance(free.high, int):
+        size = f" ({format_bytes(max(0, int(total.low or 0) - free.high))})"
+    told = f"end what holds the rest of the GPU{size}"
+    return told if some else f"{told}: no share that passes this check leaves enough"
+
+
 def _gained(size: int, bytes_per_token: int | None) -> str:
     if not bytes_per_token or size <= 0:
         return ""
@@ -105,9 +120,6 @@ def _vllm(
     *,
     planned: bool,
 ) -> Iterator[str]:
-    if "others_hold" in flags and "free_memory" in facts and "total_memory" in facts:
-        share = highest_share(facts)
-        yield f"--gpu-memory-utilization {share}, or end what holds the rest of the card"
     if not planned:  # else what a plan confirms is told
         yield from _unplanned(flags, facts, found)
     current = facts.get("available_kv_cache")
@@ -125,6 +137,9 @@ def _unplanned(
     flags: Mapping[str, int], facts: _Facts, found: Mapping[str, Predicted]
 ) -> Iterator[str]:
     """Yield what the log's own figures tell, where no model is known to plan with."""
+    if "others_hold" in flags and "free_memory" in facts and "total_memory" in facts:
+        yield f"--gpu-memory-utilization {highest_share(facts)}: the most that passes this check"
+        yield end_others(facts, some=True)
     if flags.keys() & {"too_long", "too_long_v0"}:
         share = facts.get("gpu_memory_utilization")
         now = None if share is None or share.high is None else Fraction(str(share.high))

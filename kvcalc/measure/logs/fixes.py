@@ -15,17 +15,21 @@ import msgspec
 
 from kvcalc.core.answers import Figures, Lever
 from kvcalc.core.capacity import smallest_budget
+from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Fact, Fix
+from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_bytes, format_count, format_number_of
 from kvcalc.engines import plan
-from kvcalc.measure.logs.measured import Measured
+from kvcalc.measure.logs.failure import highest_share
+from kvcalc.measure.logs.measured import Measured, card_of
+from kvcalc.sizing import Question, answer
 from kvcalc.sizing.changes import Change, share_change
 from kvcalc.sizing.lever_changes import lever_changes
 from kvcalc.sizing.question import work
 from kvcalc.sizing.sharing import largest_share
 
-__all__ = ["fix_of", "fixes", "levers", "share_by_figures"]
+__all__ = ["beside_others", "fix_of", "fixes", "levers", "share_by_figures"]
 
 _SHARE = "gpu_memory_utilization"
 _PERCENT = 100
@@ -65,6 +69,46 @@ def fixes(found: Measured, facts: Mapping[str, Fact]) -> Iterator[Fix]:
                 fixed, text=f"a checkpoint quantized to {word}: {fixed.text}"
             )
             break
+
+
+def beside_others(
+    model: ModelSpec,
+    deployment: Deployment,
+    facts: Mapping[str, Fact],
+    quantization: str | None = None,
+) -> Iterator[tuple[bool, Fix]]:
+    """Yield the largest share that starts beside what others hold, if it leaves enough.
+
+    Args:
+        model: of the start.
+        deployment: of it.
+        facts: the log's figures: what was free, and of how much.
+        quantization: of the weights, where it is given.
+
+    Yields:
+        whether it surely leaves enough, and the share with what it gives.
+    """
+    free, total = facts.get("free_memory"), facts.get("total_memory")
+    if free is None or total is None or not isinstance(free.low, int):
+        return
+    share = float(highest_share(facts) or 0)
+    if share <= 0:
+        return
+    card = card_of(deployment, (int(total.low or 0) + int(total.high or 0)) // 2)
+    change = share_change(_SHARE, share)
+    asked = Question(
+        model=model,
+        deployment=msgspec.structs.replace(deployment, gpu=card, kv_cache_memory_bytes=None),
+        quantization=quantization,
+    )
+    try:
+        found = answer(change.applied(asked))
+    except KvcalcError:
+        return
+    if found.low.fits:
+        yield True, fix_of(change, found.low, found.max_model_len, "")
+    elif found.high.fits:
+        yield False, fix_of(change, found.high, found.max_model_len, "if all else takes its least")
 
 
 def _works(found: Measured, change: Change) -> Figures | None:
