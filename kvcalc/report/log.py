@@ -34,8 +34,8 @@ def _answer(result: LogAnswer, size: Size) -> list[Block]:
     card = f" on {result.gpu}" if result.gpu else ""
     which = f", start {result.start} of {result.starts}" if result.starts > 1 else ""
     blocks: list[Block] = [
+        Text((result.verdict,)),  # how it ended, and why, comes before what it was
         Heading(f"{result.file}{which}: {result.engine}{version}{model}{card}"),
-        Text((result.verdict,)),
     ]
     if result.oom is not None:
         told = [*result.oom.arithmetic]

@@ -22,7 +22,7 @@ from kvcalc.core.oom_values import OutOfMemory
 from kvcalc.core.units import format_bytes
 from kvcalc.engines import plan
 from kvcalc.measure.logs.fixes import fix_of
-from kvcalc.measure.logs.measured import Measured, card_of
+from kvcalc.measure.logs.measured import Gpu, Measured, card_of
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
 from kvcalc.sizing.changes import Change, share_change
@@ -100,6 +100,8 @@ def ran_out(
         gpu = card_of(deployment, sum(total) // 2)
         alone = msgspec.structs.replace(deployment, gpu=gpu, kv_cache_memory_bytes=None)
         asked = Question(model=model, deployment=alone, quantization=quantization)
+        if found is not None and found.gpu.high is None:
+            found = found._replace(gpu=Gpu(*total, "the text"))
     others = _others(oom)
     advice = (*(line for line in oom.advice if line.startswith("expandable")), _ADVICE[phase])
     if phase == "loading":

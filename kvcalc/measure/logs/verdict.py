@@ -68,6 +68,8 @@ def ended(
     sized = was_sized(start, facts)
     ending = start.ending
     ready = start.ready or (sized and ending.served)
+    if start.died and ending.known is not None and ending.known.ends:
+        ready = False  # the server's own process gave up: a port in use is found out last
     died = start.died and ("stopped" in start.flags or not sized or _at_start(start))
     error = _told_with_phase(start) if died and not ready else ""
     known = ending.known if error else None
