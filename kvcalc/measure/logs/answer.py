@@ -29,7 +29,7 @@ from kvcalc.measure.logs.reading import ReadStart, with_derived
 from kvcalc.measure.logs.resolve import NO_ENGINE, NOTHING, Given, resolved
 from kvcalc.measure.logs.starts import Start
 from kvcalc.measure.logs.terms import excess, terms_of, total_of
-from kvcalc.measure.logs.verdict import ended, held_against, opening, outside
+from kvcalc.measure.logs.verdict import ended, held_against, opening, otherwise, outside
 from kvcalc.sizing import Question, answer
 from kvcalc.sizing.changes import Change
 
@@ -102,6 +102,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     card = gpu_name(found.deployment.gpu)
     if excess(terms, total):
         notes.append(f"what is logged does not fit on {card or 'the card'}: --gpu names another")
+    notes += otherwise(terms, card)
     says = held_against(agreeing, differences, bool(told), _why_nothing(read))
     return LogAnswer(
         file=read.file,

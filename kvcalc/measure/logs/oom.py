@@ -92,8 +92,11 @@ def ran_out(
         quantization: of the weights, where it is given.
     """
     capacity = oom.text.capacity
-    if capacity is None or phase not in _ADVICE:
+    if phase not in _ADVICE:
         return RanOut(advice=oom.advice)
+    if capacity is None:  # the text has no figures
+        some = () if found is None else tuple(_behind(found.question, phase, oom, found))
+        return RanOut("", some, (_ADVICE[phase],))
     asked = None
     if model is not None:
         total = _of(facts, "total_memory") or (capacity.low, capacity.high)
@@ -262,11 +265,10 @@ def _behind(asked: Question, phase: str, oom: OutOfMemory, found: Measured | Non
             changes.append((share_change(_SHARE, lower), "less cache"))
     if phase == "warming":
         now = asked.deployment.max_num_seqs
+        fewer = [size for size in _SEQS if now is None or size < now][:1]
         changes += [
-            (Change("max_num_seqs", {"max_num_seqs": size}), "fewer at once")
-            for size in _SEQS
-            if now is None or size < now
-        ][:1]
+            (Change("sequences", {"max_num_seqs": size}), "fewer at once") for size in fewer
+        ]
     if phase == "capturing":
         changes.append((Change("no graphs", {"enforce_eager": True}), "slower decoding"))
     for change, cost in changes:

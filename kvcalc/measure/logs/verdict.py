@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from kvcalc.core.logs import Difference, Fact, LoggedTerm, Outcome, Predicted
 from kvcalc.core.units import format_bytes
+from kvcalc.measure.logs.errors import shortened
 from kvcalc.measure.logs.explain import MAY_BE
 from kvcalc.measure.logs.failure import REFUSALS, beyond_weights, failure
+from kvcalc.measure.logs.known_errors import known_of
 from kvcalc.measure.logs.oom import judged
 from kvcalc.measure.logs.phases import PHASES
 from kvcalc.measure.logs.starts import Start
 from kvcalc.measure.logs.terms import excess
 
-__all__ = ["End", "ended", "held_against", "opening", "outside", "was_sized"]
+__all__ = [
+    "End",
+    "ended",
+    "held_against",
+    "opening",
+    "otherwise",
+    "outside",
+    "was_sized",
+]
 
 _SIZED = (
     *("kv_cache_tokens", "num_gpu_blocks", "max_total_num_tokens", "max_concurrency", "k_size"),
@@ -77,7 +87,7 @@ def ended(
     of_oom = oom is not None and not ready and (not error or ending.follows)
     failed = failure(start.engine, start.flags, facts, told, "" if of_oom else error)
     if of_oom and oom is not None and not _of_size(start):
-        why = because or _cut(oom.summary)
+        why = because or (_cut(oom.summary) if oom.verdict != "unknown" else _said(start))
         clause = f"ran out of memory{_when(start, sized=sized)}: {why}"
         return End("died", clause, why)
     if failed:
@@ -86,7 +96,7 @@ def ended(
         mine = bool(error) and failed == error
         return End(
             "refused" if _of_size(start) else "died",
-            f"did not start: {failed.rstrip('.')}",
+            f"did not start: {failed.rstrip('.')}{_at(start) if mine and ending.killed else ''}",
             failed,
             not mine or (known is None and _of_length(error)),
             error,
@@ -100,7 +110,9 @@ def ended(
     if sized and start.died_later:
         fatal = ending.told_fatal
         clause = f"started, and died later: {fatal}"
-        return End("died_later", clause, fatal, sizes=False, killed=ending.killed)
+        known = known_of(ending.fatal)
+        cure = "" if known is None else known.cure
+        return End("died_later", clause, fatal, sizes=False, killed=ending.killed, cure=cure)
     if "request_refused" in start.flags:
         asked, most = facts.get("asked_tokens"), facts.get("max_model_len_that_fits")
         if asked is not None and most is not None:
@@ -128,6 +140,18 @@ def _when(start: Start, *, sized: bool) -> str:
     if start.ended_at == "allocating" and not start.frames and sized:
         return " after the cache was sized"
     return f" while {PHASES[start.ended_at]}" if start.ended_at else ""
+
+
+def _said(start: Start) -> str:
+    """Return an out-of-memory text that has no figures."""
+    return _cut(shortened(start.oom[-1], _LONGEST))
+
+
+def _at(start: Start) -> str:
+    return f", while {PHASES[start.ended_at]}" if start.ended_at else ""
+
+
+_LONGEST = 300
 
 
 def _cut(text: str) -> str:
@@ -193,7 +217,7 @@ def held_against(
 
 
 def outside(terms: tuple[LoggedTerm, ...], total: int | None, card: str | None) -> str:
-    """Return what the memory says against the card that was named; "" for nothing."""
+    """Return what the memory says against the card that was named for certain; "" for nothing."""
     named = card or "the card"
     if excess(terms, total):
         parts = [t for t in terms if t.logged is not None and t.logged[0] > 0]
@@ -203,8 +227,17 @@ def outside(terms: tuple[LoggedTerm, ...], total: int | None, card: str | None) 
             f" It was not on {named}: {names} come to {format_bytes(held)}, more than the"
             f" {format_bytes(total or 0)} of it."
         )
+    return ""
+
+
+def otherwise(terms: tuple[LoggedTerm, ...], card: str | None) -> Iterator[str]:
+    """Yield a note where a term is not what kvcalc would have said of a GPU without the log.
+
+    It speaks against what was assumed of the weights or the settings, not against the server.
+    """
     names = ", ".join(term.name for term in terms if term.agrees is False)
-    return f" Outside of what kvcalc says of {named} without the log: {names}." if names else ""
+    if names:
+        yield f"outside of what kvcalc would have said of {card or 'the GPU'} without the log: {names}"
 
 
 _FEW = 3
