@@ -12,13 +12,19 @@ __all__ = [
     "Changed",
     "Difference",
     "Fact",
+    "Fix",
     "LogAnswer",
     "LogComparison",
     "LoggedTerm",
     "Named",
+    "Outcome",
     "Predicted",
     "Unit",
 ]
+
+Outcome = Literal["started", "sized", "unknown", "refused", "died", "died_later"]
+"""How a start ended: it serves; its cache was sized and the log ends; the log ends before; the
+engine refused it for want of room or by its settings; it died as it started; it served and died."""
 
 Unit = Literal["B", "tokens", "blocks", "times", "share", "count", "text"]
 """What a figure counts: `times` are sequences at once, `share` a part of a card's memory."""
@@ -95,6 +101,22 @@ class LoggedTerm(Value, frozen=True, kw_only=True):
     source: str
 
 
+class Fix(Value, frozen=True, kw_only=True):
+    """A change with which a start succeeds by its own memory: a plan of it says so.
+
+    Attributes:
+        flags: the engine's own; empty where it is no flag's.
+        text: the same in a sentence, with what it gives and costs.
+        kv_cache_bytes, kv_cache_tokens, max_concurrency: with it, at least.
+    """
+
+    flags: tuple[str, ...]
+    text: str
+    kv_cache_bytes: int | None
+    kv_cache_tokens: int
+    max_concurrency: float
+
+
 class LogAnswer(Value, frozen=True, kw_only=True):
     """One start of a server, read from its log.
 
@@ -106,16 +128,19 @@ class LogAnswer(Value, frozen=True, kw_only=True):
             nothing did.
         code: of the refusal that ended the start, as findings are coded; None where it is none
             that is known.
+        outcome: how the start ended, in a word.
         verdict: the answer in a sentence.
         facts: figures by name.
         settings: what the prediction was made with.
         predicted: kvcalc's figures by the same names.
-        agrees: names of figures that agree.
+        agrees: names of figures that agree, and that could have disagreed: what is read from the
+            log and told back agrees for any model.
         differences: those that do not.
         total_bytes: the card's memory that the terms share; None where it is not known.
         terms: the memory of one GPU, logged against predicted.
         budget: the same as a capacity answer tells it; empty where no card is known.
-        cures: what to change, the engine's own flags in it.
+        fixes: what makes the start succeed, the cheapest first, each confirmed by a plan.
+        cures: what to change, the fixes first.
         levers: what each setting would buy with the logged memory.
         oom: an out-of-memory text in the log, judged; None where there is none.
     """
@@ -128,6 +153,7 @@ class LogAnswer(Value, frozen=True, kw_only=True):
     engine_version: str | None
     model: str | None
     gpu: str | None
+    outcome: Outcome
     verdict: str
     failure: str | None
     facts: dict[str, Fact]
@@ -138,6 +164,7 @@ class LogAnswer(Value, frozen=True, kw_only=True):
     total_bytes: int | None
     terms: tuple[LoggedTerm, ...]
     budget: tuple[RankBudget, ...]
+    fixes: tuple[Fix, ...]
     cures: tuple[str, ...]
     levers: tuple[Lever, ...]
     oom: OutOfMemory | None

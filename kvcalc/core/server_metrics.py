@@ -77,6 +77,7 @@ class PredictedCapacity(Value, frozen=True, kw_only=True):
         engine_version: whose rules were followed.
         block_bytes: one block over all layers of a rank.
         num_blocks: blocks of the budget that the page tells, else those of the page.
+        num_cpu_blocks: of the swap space that the page tells.
         kv_cache_bytes: what that many blocks take on each rank.
         kv_cache_tokens: the engine's own figure for it.
         used_bytes: of the blocks in use.
@@ -92,6 +93,7 @@ class PredictedCapacity(Value, frozen=True, kw_only=True):
     kv_cache_tokens: int
     max_concurrency: float
     used_bytes: int | None
+    num_cpu_blocks: int | None = None
 
 
 class MetricsDifference(Value, frozen=True, kw_only=True):
@@ -116,6 +118,8 @@ class ServerMetrics(Value, frozen=True, kw_only=True):
         replica: which of several engines behind one page; None where there is one.
         block_size: as reported.
         num_blocks: as reported, those that no sequence can have included.
+        num_cpu_blocks: blocks in the host's memory, as reported.
+        swap_space_bytes: the host's memory that they are in, of each rank, as reported.
         block_tokens: the product of the two, which is often taken for the capacity.
         block_tokens_are_capacity: whether it is; None where the page does not decide it.
         why: the reason.
@@ -137,6 +141,8 @@ class ServerMetrics(Value, frozen=True, kw_only=True):
     kv_cache_dtype: str | None = None
     block_size: int | None = None
     num_blocks: int | None = None
+    num_cpu_blocks: int | None = None
+    swap_space_bytes: int | None = None
     block_tokens: int | None = None
     block_tokens_are_capacity: bool | None = None
     why: str = ""

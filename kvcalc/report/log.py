@@ -34,8 +34,8 @@ def _answer(result: LogAnswer, size: Size) -> list[Block]:
     card = f" on {result.gpu}" if result.gpu else ""
     which = f", start {result.start} of {result.starts}" if result.starts > 1 else ""
     blocks: list[Block] = [
+        Text((result.verdict,)),  # how it ended, and why, comes before what it was
         Heading(f"{result.file}{which}: {result.engine}{version}{model}{card}"),
-        Text((result.verdict,)),
     ]
     if result.oom is not None:
         told = [*result.oom.arithmetic]
@@ -69,7 +69,7 @@ def _facts(result: LogAnswer) -> Grid:
         found = result.predicted.get(name)
         differs = any(d.name == name for d in result.differences)
         says = NONE if found is None else found.text
-        how = "" if found is None else "differs" if differs else "agrees"
+        how = "differs" if differs else "agrees" if name in result.agrees else ""
         basis = found.basis if found else ""
         rows.append((name, _line(fact), _printed(fact), says, how, basis))
     for name, found in result.predicted.items():

@@ -111,7 +111,9 @@ def _predicted(server: ServerMetrics, found: PredictedCapacity, size: Size) -> I
             told = differing[name].explained_by
         rows.append((label, reported, computed, told))
 
-    of_figures = ("block_size", "num_blocks", "kv_cache_tokens", "max_concurrency")
+    of_figures = (
+        *("block_size", "num_blocks", "num_cpu_blocks", "kv_cache_tokens", "max_concurrency"),
+    )
     for name, difference in differing.items():
         if name not in of_figures:
             row(
@@ -122,6 +124,9 @@ def _predicted(server: ServerMetrics, found: PredictedCapacity, size: Size) -> I
             )
     row("block size", "block_size", maybe(server.block_size), maybe(found.block_size))
     row("blocks", "num_blocks", maybe(server.num_blocks), maybe(found.num_blocks))
+    if server.num_cpu_blocks is not None:
+        on_host = maybe(server.num_cpu_blocks), maybe(found.num_cpu_blocks)
+        row("blocks on the host", "num_cpu_blocks", *on_host)
     row(
         "capacity in tokens",
         "kv_cache_tokens",

@@ -80,7 +80,7 @@ def budgets(
         inside = tuple(
             _terms(model, widths, step, settings, gpu, deployment, v0=v0, first=number == 0)
         )
-        captured = _graphs(settings, deployment, gpu)
+        captured = _graphs(model, settings, deployment, gpu)
         outside: tuple[Term, ...] = ()
         if counts_graphs(settings):
             inside += captured
@@ -181,7 +181,9 @@ def _encoder(span: Span, limits: dict[str, int], *, v0: bool) -> Term:
     )
 
 
-def _graphs(settings: Settings, deployment: Deployment, gpu: GpuSpec) -> tuple[Term, ...]:
+def _graphs(
+    model: ModelSpec, settings: Settings, deployment: Deployment, gpu: GpuSpec
+) -> tuple[Term, ...]:
     if graph_mode(deployment) == "none":
         return ()
     counted = (
@@ -189,7 +191,14 @@ def _graphs(settings: Settings, deployment: Deployment, gpu: GpuSpec) -> tuple[T
         if counts_graphs(settings)
         else "captured after the cache is made: this release does not count them"
     )
-    return (_term("graphs", graphs(gpu.memory_bytes), f"{counted}; {_MEASURED}"),)
+    span = graphs(
+        gpu.memory_bytes,
+        model.num_hidden_layers,
+        tp=settings.tp,
+        proposes=deployment.speculative_method not in (None, "ngram", "mtp"),
+        shared=gpu.memory_kind == "unified",
+    )
+    return (_term("graphs", span, f"{counted}; {_MEASURED}"),)
 
 
 def _context_before(gpu: GpuSpec) -> Term:

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
 from kvcalc.core.answers import CapacityAnswer, Lever
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.logs import Difference, Fact, LogAnswer
+from kvcalc.core.logs import Difference, Fact, Fix, LogAnswer, Predicted
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.oom_values import OutOfMemory
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.units import format_count
+from kvcalc.core.units import format_bytes, format_count
+from kvcalc.core.visible import visible
+from kvcalc.engines import plan
 from kvcalc.measure.logs.accounting import accounted
-from kvcalc.measure.logs.cures import after, cures
+from kvcalc.measure.logs.cures import ONE_BY_ONE, after, cures, end_others
+from kvcalc.measure.logs.evidence import UNTOLD, telling
 from kvcalc.measure.logs.explain import differing, explained
-from kvcalc.measure.logs.oom import judged
-from kvcalc.measure.logs.predict import cache_budget, predicted
-from kvcalc.measure.logs.reading import ReadStart
+from kvcalc.measure.logs.fixes import beside_others, fix_of, fixes, levers
+from kvcalc.measure.logs.measured import Measured, measured, neighbour
+from kvcalc.measure.logs.oom import RanOut, judged, ran_out
+from kvcalc.measure.logs.predict import predicted
+from kvcalc.measure.logs.reading import ReadStart, with_derived
 from kvcalc.measure.logs.refusals import lifted
-from kvcalc.measure.logs.resolve import NOTHING, Given
+from kvcalc.measure.logs.resolve import NO_ENGINE, NOTHING, Given, resolved
 from kvcalc.measure.logs.starts import Start
 from kvcalc.measure.logs.terms import excess, terms_of, total_of
-from kvcalc.measure.logs.verdict import ended, held_against, outside
+from kvcalc.measure.logs.verdict import ended, held_against, opening, otherwise, outside
 from kvcalc.sizing import Question, answer
+from kvcalc.sizing.changes import Change
 
 __all__ = ["answered"]
 
-_MOST_LEVERS = 8
 _NO_SLOTS = (
     "the states are not predicted: the number of their slots is not logged, and no whole number of"
     " them has the logged bytes (max_mamba_cache_size says how many; pp_size and the layers of a"
@@ -47,15 +54,9 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     """Return what kvcalc says to a start."""
     start, facts, found = read.start, read.facts, read.resolved
     notes = list(read.notes)
-    told = accounted(start.engine, facts)
-    differences = tuple(
-        Difference(
-            name=name, logged=facts[name].printed, predicted=told[name].text, explained_by=None,
-            why=told[name].basis,
-        )
-        for name in differing(facts, told)
-    )  # fmt: skip
+    told, differences = _sums(read)
     made = read.plan
+    idle: AbstractSet[str] = set()
     model, deployment = found.model, found.deployment
     if made is not None and model is not None:
         try:
@@ -63,40 +64,58 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
             more = explained(found, model, made, facts, told_by_plan)
             made, model, deployment = more.plan, more.model, more.deployment
             found_out = more.differences
+            idle = told_by_plan.keys() - _telling(read, given, model, deployment, told_by_plan)
         except KvcalcError as error:
             notes.append(f"no prediction: {error.message}")
-            told_by_plan, found_out = {}, ()
+            told_by_plan, found_out, idle = {}, (), set()
         differences = (*(d for d in differences if d.name not in told_by_plan), *found_out)
         told = {**told, **told_by_plan}
         notes += _version_notes(made, facts)
         if start.engine == "sglang" and "ssm_state_size" in facts and "ssm_state_size" not in told:
             notes.append(_NO_SLOTS)
     agreeing = tuple(
-        name for name in told if name in facts and name not in {d.name for d in differences}
+        name
+        for name in told
+        if name in facts and name not in idle and name not in {d.name for d in differences}
     )
-    sized, levers = _capacity(model, deployment, given, made, facts)
+    sized = _capacity(model, deployment, given, made)
+    memory = None
+    if model is not None and made is not None:
+        memory = _measured(read, model, deployment, made, given)
     budget = sized.budget if sized is not None else ()
     per_token = made.growth(windows_open=False) if made is not None else None
     rate = -(-per_token[0] // per_token[1]) if per_token and per_token[0] else None
-    end = ended(start, facts, told)
     oom = judged(start.oom)
+    out = _ran_out(read, given, oom, model, deployment, memory)
+    taken = neighbour(memory, facts) if memory is not None else 0
+    end = ended(start, facts, told, out.cause or _by_another(taken))
+    fixed = (*out.fixes, *_fixes(start, memory, facts, taken))
+    perhaps: tuple[str, ...] = ()
+    if "others_hold" in start.flags and model is not None:
+        shares = [*beside_others(model, deployment, facts, given.quantization)]
+        fixed += tuple(fix for sure, fix in shares if sure)
+        perhaps = (
+            *(f.text for sure, f in shares if not sure),
+            end_others(facts, some=bool(shares)),
+        )
     total = total_of(facts, budget)
-    terms = terms_of(start.engine, facts, budget, start.devices)
+    terms = terms_of(start.engine, _with_graphs(facts, told), budget, start.devices)
     card = gpu_name(found.deployment.gpu)
     if excess(terms, total):
         notes.append(f"what is logged does not fit on {card or 'the card'}: --gpu names another")
+    notes += otherwise(terms, card)
     says = held_against(agreeing, differences, bool(told), _why_nothing(read))
-    first = f"It {end.clause}." if end.clause else "The log ends before the cache was sized."
     return LogAnswer(
         file=read.file,
         start=read.number,
         starts=read.starts,
         lines=(start.first, start.last),
-        engine=found.deployment.engine if start.engine != "pytorch" else "pytorch",
+        engine=start.engine if start.engine in NO_ENGINE else found.deployment.engine,
         engine_version=start.version or _build(start) or found.deployment.engine_version,
         model=None if found.model is None else found.model.name,
         gpu=card,
-        verdict=f"{first}{outside(terms, total, card)} {says}",
+        outcome=end.outcome,
+        verdict=f"{opening(end)}{outside(terms, total, card)} {says}",
         failure=end.failure,
         facts=facts,
         settings=found.named,
@@ -106,18 +125,97 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         total_bytes=total,
         terms=terms,
         budget=budget,
+        fixes=fixed,
         cures=(
-            *(cures(start.engine, start.flags, facts, told, rate) if end.sizes else ()),
             *lifted(end.code, facts, model, deployment, made),
+            *(fix.text for fix in fixed),
+            *([ONE_BY_ONE] if taken and not fixed else []),
+            *perhaps,
+            *(
+                cures(
+                    start.engine,
+                    start.flags,
+                    facts,
+                    told,
+                    rate,
+                    version=found.deployment.engine_version,
+                    planned=memory is not None or bool(perhaps),
+                )
+                if end.sizes
+                else ()
+            ),
             *after(end.error, killed=end.killed),
-            *(oom.advice if oom is not None else ()),
+            *((end.cure,) if end.cure else ()),
+            *out.advice,
         ),
-        levers=levers if end.sizes else (),
+        levers=_levers(memory) if end.sizes and oom is None else (),
         oom=oom,
         notes=tuple(dict.fromkeys(notes)),
         unsupported=made.unsupported if made is not None else (),
         code=end.code or None,
     )
+
+
+def _sums(read: ReadStart) -> tuple[dict[str, Predicted], tuple[Difference, ...]]:
+    """Return the figures that a log's others give, and those that are not what they give.
+
+    Of several ranks each adds up by itself; the one with the least memory is the start's.
+    """
+    start, gpu = read.start, read.resolved.deployment.gpu
+    seen = visible(gpu) if isinstance(gpu, GpuSpec) else None
+    total = None if seen is None else (seen.low_bytes, seen.high_bytes)
+    told: dict[str, Predicted] = {}
+    differences = []
+    ranks = start.by_rank()
+    ranks = {"": read.facts} if len(ranks) == 1 else ranks
+    for rank, facts in ranks.items():
+        found = accounted(start.engine, facts, start.flags, total)
+        if rank == start.binding:
+            told = found
+        differences += [
+            Difference(
+                name=name if rank == start.binding else f"{name} of {rank}",
+                logged=facts[name].printed,
+                predicted=found[name].text,
+                explained_by=None,
+                why=found[name].basis,
+            )
+            for name in differing(facts, found)
+        ]
+    return told, tuple(differences)
+
+
+def _telling(
+    read: ReadStart,
+    given: Given,
+    model: ModelSpec,
+    deployment: Deployment,
+    told: Mapping[str, Predicted],
+) -> frozenset[str]:
+    """Return the names of figures that agree and could have disagreed."""
+    explained_so = deployment != read.resolved.deployment
+
+    def predict(one: ModelSpec, facts: Mapping[str, Fact]) -> Mapping[str, Predicted]:
+        asked = read.asked
+        if explained_so:
+            asked = asked._replace(deployment=deployment)
+        elif facts.keys() != read.facts.keys():
+            asked = resolved(read.start, facts, given)
+        of = asked if explained_so else with_derived(asked, one, facts)
+        made = plan(one, of.deployment)
+        # What a line says that is left out is asked about all the same.
+        return predicted(made, {**dict.fromkeys(told.keys() & read.facts.keys(), UNTOLD), **facts})
+
+    return telling(model, read.facts, told, predict)
+
+
+def _with_graphs(facts: Mapping[str, Fact], told: Mapping[str, Predicted]) -> Mapping[str, Fact]:
+    """Return the figures with the estimate of the graphs that the shares give."""
+    found, share = told.get("estimated_graph_memory"), facts.get("gpu_memory_utilization")
+    if found is None or share is None or "estimated_graph_memory" in facts:
+        return facts
+    graphs = Fact(printed=found.text, low=found.low, high=found.high, unit="B", line=share.line)
+    return {**facts, "estimated_graph_memory": graphs}
 
 
 def gpu_name(gpu: GpuSpec | str | None) -> str | None:
@@ -147,50 +245,101 @@ def _version_notes(made: CachePlan, facts: Mapping[str, Fact]) -> list[str]:
 
 
 def _capacity(
+    model: ModelSpec | None, deployment: Deployment, given: Given, made: CachePlan | None
+) -> CapacityAnswer | None:
+    """Return what kvcalc says of the card without the log; None where none is known."""
+    if model is None or made is None or deployment.engine not in _WITH_BUDGET:
+        return None
+    if not isinstance(deployment.gpu, GpuSpec):
+        return None
+    args = {k: v for k, v in deployment.engine_args.items() if k not in _AS_SIZED}
+    asked = msgspec.structs.replace(deployment, kv_cache_memory_bytes=None, engine_args=args)
+    try:
+        return answer(
+            Question(
+                model=model,
+                deployment=asked,
+                weights_bytes=given.weights_bytes,
+                quantization=given.quantization,
+            )
+        )
+    except KvcalcError:
+        return None
+
+
+def _measured(
+    read: ReadStart, model: ModelSpec, deployment: Deployment, made: CachePlan, given: Given
+) -> Measured | None:
+    """Return the memory of a start by its own figures, those of the rank that decides."""
+    start = read.start
+    mine = start.by_rank().get(start.binding, read.facts) if start.binding else read.facts
+    try:
+        return measured(
+            model, deployment, made, {**read.facts, **mine},
+            weights_bytes=given.weights_bytes, quantization=given.quantization,
+        )  # fmt: skip
+    except KvcalcError:
+        return None
+
+
+_FOR_ROOM = ("too_long", "too_long_v0", "nothing_left")
+"""Flags of a start that was refused for want of room."""
+
+
+def _fixes(
+    start: Start, memory: Measured | None, facts: Mapping[str, Fact], taken: int
+) -> tuple[Fix, ...]:
+    """Return what makes a refused start succeed; what a neighbour took is first of all his."""
+    if memory is None or not start.flags.keys() & set(_FOR_ROOM):
+        return ()
+    if not taken:
+        return tuple(fixes(memory, facts))
+    low, high = memory.available
+    alone = memory._replace(available=(low + taken, high + taken))
+    figures = alone.works(Change("alone"))
+    if figures is None:
+        return () if memory.gpu.high is None else tuple(fixes(alone, facts))
+    told = fix_of(Change("alone"), figures, memory.plan.max_model_len, "")
+    text = (
+        "start the servers of a GPU one after another, each when the one before is ready (or lower"
+        f" the other's share): at least {format_bytes(taken)} more are left then, {told.text}"
+    )
+    return (msgspec.structs.replace(told, text=text),)
+
+
+def _by_another(taken: int) -> str:
+    if not taken:
+        return ""
+    return (
+        f"another process took {format_bytes(taken)} or more of the GPU while this one loaded and"
+        " measured, which counts as its own"
+    )
+
+
+def _ran_out(
+    read: ReadStart,
+    given: Given,
+    oom: OutOfMemory | None,
     model: ModelSpec | None,
     deployment: Deployment,
-    given: Given,
-    made: CachePlan | None,
-    facts: Mapping[str, Fact],
-) -> tuple[CapacityAnswer | None, tuple[Lever, ...]]:
-    """Return the card's budget where a card is known, and levers with the logged memory.
+    memory: Measured | None,
+) -> RanOut:
+    """Return what ran out of memory in a start that an out-of-memory text is of."""
+    if oom is None:
+        return RanOut()
+    start = read.start
+    phase = "serving" if start.ready else start.ended_at
+    if start.engine != "vllm":
+        return RanOut(advice=oom.advice)
+    return ran_out(oom, phase, model, deployment, read.facts, memory, given.quantization)
 
-    The deployment is that with the cause of what differs in it: no lever offers what is there.
-    """
-    if model is None or made is None or deployment.engine not in _WITH_BUDGET:
-        return None, ()
-    try:
-        sized = None
-        if isinstance(deployment.gpu, GpuSpec):
-            args = {k: v for k, v in deployment.engine_args.items() if k not in _AS_SIZED}
-            asked = msgspec.structs.replace(
-                deployment, kv_cache_memory_bytes=None, engine_args=args
-            )
-            sized = answer(
-                Question(
-                    model=model,
-                    deployment=asked,
-                    weights_bytes=given.weights_bytes,
-                    quantization=given.quantization,
-                )
-            )
-        levers: tuple[Lever, ...] = ()
-        span = cache_budget(made, facts) if deployment.engine == "vllm" else None
-        if span is not None and span.low > 0:
-            with_cache = msgspec.structs.replace(deployment, kv_cache_memory_bytes=span.low)
-            levers = answer(Question(model=model, deployment=with_cache), with_levers=True).levers
-            levers = tuple(
-                lever
-                for lever in levers
-                if lever.figures is not None and (lever.concurrency_gain or 2) > 1
-            )[:_MOST_LEVERS]
-    except KvcalcError:
-        return None, ()
-    return sized, levers
+
+def _levers(memory: Measured | None) -> tuple[Lever, ...]:
+    return levers(memory) if memory is not None and memory.available[0] > 0 else ()
 
 
 def _why_nothing(read: ReadStart) -> str:
-    if read.start.engine == "pytorch":
+    if read.start.engine in NO_ENGINE:
         return "no engine's lines are in it"
     if read.resolved.model is None:
         return "the model is not known (--model)"

@@ -13,9 +13,8 @@ import msgspec
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.measure.logs.dated import OTHER_RELEASES
 
-__all__ = ["Cause", "causes"]
+__all__ = ["SPLIT", "Cause", "causes"]
 
 
 class Cause(NamedTuple):
@@ -37,22 +36,27 @@ class Cause(NamedTuple):
 
 
 def causes(
-    deployment: Deployment, stated: frozenset[str], *, version_told: bool
+    deployment: Deployment, stated: frozenset[str], releases: tuple[str, ...] = ()
 ) -> Iterator[Cause]:
-    """Yield the causes that a log does not rule out, the likelier first."""
+    """Yield the causes that a log does not rule out, the likelier first.
+
+    Args:
+        deployment: of the start.
+        stated: settings that the log says, of which no other value is a cause.
+        releases: whose rules it may be of, where it does not say its own.
+    """
     single = list(_single(deployment, stated))
-    if not version_told:
-        for release in OTHER_RELEASES:
-            yield Cause(
-                "version's rules",
-                f"as vLLM {release} counts (the log does not say its version)",
-                msgspec.structs.replace(deployment, engine_version=release),
-            )
-    yield from single
+    # A switch that a log leaves out is likelier than a release whose rules are others.
+    yield from (cause for cause in single if cause.name in _FIRST)
+    for release in releases:
+        yield Cause(
+            "version's rules",
+            f"as vLLM {release} counts (the log does not say its version)",
+            msgspec.structs.replace(deployment, engine_version=release),
+        )
+    yield from (cause for cause in single if cause.name not in _FIRST)
     yield from _pairs(deployment, stated)
-    if version_told:
-        return
-    for release in OTHER_RELEASES:
+    for release in releases:
         for cause in single:
             if cause.deployment is not None:
                 changed = msgspec.structs.replace(cause.deployment, engine_version=release)
@@ -60,6 +64,12 @@ def causes(
                     f"version's rules, {cause.name}", f"vLLM {release}, {cause.why}", changed
                 )
 
+
+SPLIT = "tensor parallel"
+"""The cause of which the weights on a rank tell too."""
+
+_FIRST = ("prefix caching",)
+"""Causes that are tried before another release is."""
 
 _UNTOLD: tuple[tuple[str, str, str, tuple[tuple[str, Any], ...]], ...] = (
     *(
@@ -108,7 +118,7 @@ _UNTOLD: tuple[tuple[str, str, str, tuple[tuple[str, Any], ...]], ...] = (
     ),
     *(
         (
-            "tensor parallel",
+            SPLIT,
             f"over {size} GPUs",
             "tensor_parallel_size",
             (("tensor_parallel_size", size),),

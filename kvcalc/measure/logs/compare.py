@@ -92,10 +92,10 @@ def _count_of(changed: list[Changed]) -> str:
 def _ends(first: ReadStart, second: ReadStart) -> Iterator[str]:
     """Yield how each of the two ended, if it did not start or ran out of memory."""
     for which, read in (("first", first), ("second", second)):
-        clause = ended(read.start, read.facts, {}).clause
-        if clause and clause != "started":
-            yield f"The {which} {clause}."
-        elif not clause:
+        end = ended(read.start, read.facts, {})
+        if end.clause and end.outcome != "started":
+            yield f"The {which} {end.clause}."
+        elif end.outcome == "unknown":
             yield f"The {which} ends before the cache was sized."
 
 

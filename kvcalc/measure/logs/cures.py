@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from math import ceil
 
 from kvcalc.core.logs import Fact, Predicted
 from kvcalc.core.units import format_bytes, format_count
+from kvcalc.measure.logs.accounting import graphs_given
+from kvcalc.measure.logs.dated import no_older
 from kvcalc.measure.logs.failure import highest_share, least_fraction
+from kvcalc.measure.logs.fixes import share_by_figures
 
-__all__ = ["after", "cures"]
+__all__ = ["ONE_BY_ONE", "after", "cures", "end_others"]
 
 _Facts = Mapping[str, Fact]
 _RANKS = (2, 4, 8, 16)
+
+ONE_BY_ONE = (
+    "start the servers of a GPU one after another, each when the one before is ready: what another"
+    " takes while this one loads counts as this one's"
+)
+"""What to do about a neighbour that took memory between two snapshots."""
+
 _MOST_SHARE = 0.98
 """Of a card: the driver's own part is never given."""
+
+_GRAPHS_COUNTED = "0.20.0"
+"""The first vLLM that takes an estimate of the graphs off the share (envs.py)."""
 
 _WORTH = 2**28
 """Bytes given away that are worth a line."""
@@ -27,6 +41,9 @@ def cures(
     facts: _Facts,
     found: Mapping[str, Predicted],
     bytes_per_token: int | None,
+    *,
+    version: str | None = None,
+    planned: bool = False,
 ) -> Iterator[str]:
     """Yield what to change.
 
@@ -36,9 +53,12 @@ def cures(
         facts: its figures.
         found: kvcalc's.
         bytes_per_token: on a GPU; None where the model is not known.
+        version: the engine's release; None where it is not known.
+        planned: what makes a refused start succeed is told by a plan.
     """
     if engine == "vllm":
-        yield from _vllm(flags, facts, found, bytes_per_token)
+        yield from _vllm(flags, facts, found, bytes_per_token, planned=planned)
+        yield from _given_away(flags, facts, bytes_per_token, version)
     elif engine == "sglang":
         yield from _sglang(flags, facts)
     elif engine == "mlc-llm" and "nothing_left" in flags:
@@ -73,6 +93,21 @@ def after(error: str, *, killed: bool) -> Iterator[str]:
         )
 
 
+def end_others(facts: _Facts, *, some: bool) -> str:
+    """Return what to do about others that hold memory.
+
+    Args:
+        facts: the log's figures.
+        some: a share that passes the check may leave enough.
+    """
+    free, total = facts.get("free_memory"), facts.get("total_memory")
+    size = ""
+    if free is not None and total is not None and isinstance(free.high, int):
+        size = f" ({format_bytes(max(0, int(total.low or 0) - free.high))})"
+    told = f"end what holds the rest of the GPU{size}"
+    return told if some else f"{told}: no share that passes this check leaves enough"
+
+
 def _gained(size: int, bytes_per_token: int | None) -> str:
     if not bytes_per_token or size <= 0:
         return ""
@@ -80,16 +115,15 @@ def _gained(size: int, bytes_per_token: int | None) -> str:
 
 
 def _vllm(
-    flags: Mapping[str, int], facts: _Facts, found: Mapping[str, Predicted], rate: int | None
+    flags: Mapping[str, int],
+    facts: _Facts,
+    found: Mapping[str, Predicted],
+    rate: int | None,
+    *,
+    planned: bool,
 ) -> Iterator[str]:
-    if "others_hold" in flags and "free_memory" in facts and "total_memory" in facts:
-        share = highest_share(facts)
-        yield f"--gpu-memory-utilization {share}, or end what holds the rest of the card"
-    if "nothing_left" in flags:
-        yield from _room(facts)
-    length = _longest(facts, found) if flags.keys() & {"too_long", "too_long_v0"} else 0
-    if length:
-        yield f"--max-model-len {length}: the longest that fits in this memory"
+    if not planned:  # else what a plan confirms is told
+        yield from _unplanned(flags, facts, found)
     current = facts.get("available_kv_cache")
     for name, what in (
         ("suggested_to_fill", "all that was free at the start, less 150 MiB"),
@@ -99,15 +133,39 @@ def _vllm(
         if suggested is not None and isinstance(suggested.low, int):
             more = suggested.low - int(current.high or 0) if current is not None else 0
             yield f"--kv-cache-memory-bytes {suggested.low}: {what}{_gained(more, rate)}"
-    estimated, actual = facts.get("estimated_graph_memory"), facts.get("graph_memory")
-    if estimated is not None and actual is not None:
-        given = int(estimated.low or 0) - int(actual.high or 0)
-        if given > _WORTH:
-            yield (
-                f"the graphs took {actual.printed} of an estimated {estimated.printed}:"
-                f" {format_bytes(given)} of cache were given away{_gained(given, rate)};"
-                " --kv-cache-memory-bytes takes them back"
-            )
+
+
+def _unplanned(
+    flags: Mapping[str, int], facts: _Facts, found: Mapping[str, Predicted]
+) -> Iterator[str]:
+    """Yield what the log's own figures tell, where no model is known to plan with."""
+    if "others_hold" in flags and "free_memory" in facts and "total_memory" in facts:
+        yield f"--gpu-memory-utilization {highest_share(facts)}: the most that passes this check"
+        yield end_others(facts, some=True)
+    if flags.keys() & {"too_long", "too_long_v0"}:
+        share = facts.get("gpu_memory_utilization")
+        now = None if share is None or share.high is None else Fraction(str(share.high))
+        least = share_by_figures(facts, now)
+        if least is not None:
+            yield f"--gpu-memory-utilization {least[0]:g}: {least[1]} for the cache"
+        if length := _longest(facts, found):
+            yield f"--max-model-len {length}: the longest that fits in this memory"
+    if "nothing_left" in flags:
+        yield from _room(facts)
+
+
+def _given_away(
+    flags: Mapping[str, int], facts: _Facts, rate: int | None, version: str | None
+) -> Iterator[str]:
+    """Yield what an estimate of the graphs took and the graphs did not."""
+    counted = no_older(version, _GRAPHS_COUNTED)
+    given = graphs_given(facts, flags, counted=counted)
+    if given > _WORTH:
+        yield (
+            f"the graphs took {facts['graph_memory'].printed} of an estimated"
+            f" {facts['estimated_graph_memory'].printed}: {format_bytes(given)} of cache were given"
+            f" away{_gained(given, rate)}; --kv-cache-memory-bytes takes them back"
+        )
 
 
 def _room(facts: _Facts) -> Iterator[str]:
@@ -118,10 +176,17 @@ def _room(facts: _Facts) -> Iterator[str]:
     missing = max(0, -available.low)
     if weights is not None and isinstance(weights.low, int):
         ranks = next((n for n in _RANKS if weights.low * (n - 1) // n > missing), None)
-        told = f"smaller weights than {weights.printed} (a quantised checkpoint)"
-        if ranks is not None:
-            told += f", or --tensor-parallel-size {ranks}: each GPU then holds 1/{ranks} of them"
-        yield told
+        if ranks is None:  # they are not what is too much
+            yield ONE_BY_ONE
+            yield (
+                "fewer tokens or sequences a step (--max-num-batched-tokens, --max-num-seqs), if"
+                " nothing else is on the card"
+            )
+        else:
+            yield (
+                f"smaller weights than {weights.printed} (a quantised checkpoint), or"
+                f" --tensor-parallel-size {ranks}: each GPU then holds 1/{ranks} of them"
+            )
     else:
         yield (
             f"{format_bytes(missing)} are missing before the first block: smaller weights (a"

@@ -90,6 +90,10 @@ def _vllm(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, A
         "speculative_method": _method(s.text("method")),
         "num_speculative_tokens": s.whole("num_speculative_tokens", "num_spec_tokens"),
     }
+    told = {name: (value, "the log") for name, value in found.items()}
+    for name, (value, source) in _of_workers(start).items():
+        if found[name] is None:
+            found[name], told[name] = value, (value, source)
     if found["num_speculative_tokens"] is None or found["speculative_method"] is None:
         found["num_speculative_tokens"] = found["speculative_method"] = None
     if s.text("device_config") == "cpu":
@@ -100,7 +104,24 @@ def _vllm(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, A
     dcp, tp = found["decode_context_parallel_size"], found["tensor_parallel_size"] or 1
     if dcp and tp % dcp:
         found["decode_context_parallel_size"] = None
-    return {name: (value, "the log") for name, value in found.items()}, {}
+    return {name: (value, told[name][1]) for name, value in found.items()}, {}
+
+
+def _of_workers(start: Start) -> _Fields:
+    """Return the parallel sizes that the names of a start's processes show."""
+    shown = start.workers()
+    source = "the names of its workers"
+    sizes = {"tensor_parallel_size": "TP", "pipeline_parallel_size": "PP",
+             "data_parallel_size": "DP"}  # fmt: skip
+    found: _Fields = {
+        name: (shown[kind], source) for name, kind in sizes.items() if shown.get(kind)
+    }
+    if "EP" in shown:
+        found["enable_expert_parallel"] = True, source
+    if shown.get("all") and not shown.keys() & {"TP", "PP"}:
+        # Ranks of V0's names are of both dimensions; few have stages.
+        found["tensor_parallel_size"] = shown["all"], source
+    return found
 
 
 def _method(text: str | None) -> str | None:

@@ -11,18 +11,22 @@ from __future__ import annotations
 import re
 
 from kvcalc.core.errors import printable
+from kvcalc.measure.logs.known_errors import KNOWN_NEEDLES, Known, known_of
 from kvcalc.measure.logs.signals import SIGNAL_WORDS, signal_of
 
 __all__ = ["ERROR_WORDS", "Ending", "shortened", "whole"]
 
 ERROR_WORDS = (
     *("Error: ", "Exception: ", "failed to start", "Value error, "),
-    *("encountered a fatal error", "loop has died", "sigquit"),
+    *("encountered a fatal error", "loop has died", "sigquit", "hit an exception"),
+    *("validation error", "Traceback (most recent call last)"),
     *SIGNAL_WORDS,
+    *KNOWN_NEEDLES,
 )
 """Of a line that may end a start, or a server that had started."""
 
-_LONGEST = 200  # characters of an error that are shown
+_LONGEST = 400  # characters of an error that are shown
+_LOOKED_AT = 200
 _WHOLE = 1_000  # of one whose meaning is known
 _NEAR = 1000
 """Lines between an error and the line that says the server died of it: tracebacks are long."""
@@ -47,9 +51,20 @@ _ANNOUNCED = re.compile(r"encountered a fatal error")
 _CONCLUDED = re.compile(r"DeadError: |loop has died|[Rr]eceived sigquit")
 """The error that it died of is in the lines before."""
 
+_CUT = re.compile(r"hit an exception\b|Traceback \(most recent call last\)")
+"""What comes before an error whose own line the log may have lost."""
+
 _INVALID = re.compile(r"\d{1,4} validation errors? for (\w{1,60})")
-_VALUE = re.compile(r"\s*Value error, (.{1,2000})")
-"""pydantic's error, whose reason is in the next lines."""
+_REASON = re.compile(r"\s*(?:Value error, |Assertion failed, )?(.{1,2000}?)(?: \[type=|$)")
+_FIELD = re.compile(r"[\w.\[\]-]{1,80}")
+_SAID = ("Value error, ", "Assertion failed, ", " [type=")
+"""pydantic's error, whose field and reason are in the next lines."""
+
+_UNSAID = re.compile(r"(?:Error|Exception):?\s*$|:\s*$")
+"""An error that says nothing by itself: its reason is in the next line."""
+
+_NEXT = 8
+"""Lines behind an error that may be its reason: ranks write theirs in between."""
 
 
 class Ending:
@@ -59,60 +74,103 @@ class Ending:
         text: the first error's line since the start last went on; "" for none.
         line: where it stands.
         last: the last error's line.
+        rank: the process that said the first; "" where nothing tells it.
         fatal: what a server that had started died of; "" for nothing.
         fatal_line: where it stands.
         killed: a signal ended it that the host sends whose memory runs out.
+        cut: a traceback began, or a worker failed, and no line says why.
+        served: the error is one that only a server that served can have.
     """
 
     def __init__(self) -> None:
-        self.text = self.fatal = ""
+        self.text = self.fatal = self.rank = ""
         self.line = self.last = self.fatal_line = 0
-        self.killed = False
+        self.killed = self.cut = self.served = False
         self._follows = self._announced = self._vague = False
         self._recent = ("", 0)
+        self._known: list[tuple[int, Known]] = []
+        self._open = ("", 0)
 
-    def take(self, text: str, line: int, told: int = 0) -> bool:
+    def take(self, text: str, line: int, told: int = 0, rank: str = "") -> bool:
         """Take a line if it is an error; whether it is.
 
         Args:
             text: without its prefixes.
             line: its number.
             told: the last line in which the start went on: an error before it ended nothing.
+            rank: the process that says it.
         """
-        if self._take_reason(text, line):
-            return True
         if told > self.fatal_line:
             self.fatal, self.fatal_line, self.killed = "", 0, False
+        known = known_of(text)
+        if known is not None:
+            self._known = [(where, one) for where, one in self._known if where > told]
+            self._known.append((line, known))
+        if self._take_reason(text, line):
+            return True
         if _ANNOUNCED.search(text):
-            self._announced = True
+            self._announced = self.served = True
             return False
+        self.served = self.served or "EngineDeadError" in text
         signal = signal_of(text)
-        concluded = _CONCLUDED.search(text[:_LONGEST]) is not None
-        if signal is None and not concluded and _BEGINS.match(text) is None:
-            return False
-        text = text if signal is None else signal.told
-        follows = concluded or bool(_FOLLOWS.search(text[:_LONGEST]))
-        went_on = told > self.last and not follows
+        concluded = _CONCLUDED.search(text[:_LOOKED_AT]) is not None
+        ends = known is not None and known.ends
+        cut = _CUT.search(text[:_LOOKED_AT]) is not None
+        if signal is None and not concluded and not ends and not cut and not _begins(text):
+            return known is not None and self.text != ""
+        shown = text if signal is None else signal.told
+        if signal is not None and (known := known_of(signal.told)) is not None:
+            self._known.append((line, known))
+        follows = concluded or cut or bool(_FOLLOWS.search(text[:_LOOKED_AT]))
+        went_on = told > self.last and not (follows and not cut)
         if not self.text or went_on or (self._follows and not follows):
-            self.text, self.line, self._follows = text, line, follows
-            self.killed = signal is not None and signal.killed
-        self._take_fatal(text, line, signal is not None, concluded)
+            self.text, self.line, self.rank, self._follows = shown, line, rank, follows
+            self.killed, self.cut = signal is not None and signal.killed, cut
+            self._open = (text, line) if _INVALID.search(text) or _UNSAID.search(text) else ("", 0)
+        self._take_fatal(shown, line, signal is not None, concluded)
         if not follows:
-            self._recent = (text, line)
+            self._recent = (shown, line)
         self.last = line
         return True
 
+    def expects(self, line: int) -> bool:
+        """Whether a line may be the reason of an error that said none."""
+        text, where = self._open
+        return bool(text) and where < line <= where + _NEXT
+
+    def more(self, text: str, line: int) -> None:
+        """Take a line that no word of an error is in, if an error's reason was to come."""
+        if self.expects(line) and text.strip():
+            self._take_reason(text, line)
+
     def _take_reason(self, text: str, line: int) -> bool:
-        """Take what a validation says of the error that came before; whether it does."""
-        found = _VALUE.match(text)
-        if found is None:
-            return False
+        """Take what a line says of the error that came before; whether it does."""
+        said = any(word in text for word in _SAID)
         model = _INVALID.search(self.text)
-        if model is not None and line - self.line < _NEAR:
-            reason = found[1].split(" [type=")[0]
-            self.text = f"{model[1]}: {reason}"
-        self.last = line if model is not None else self.last
-        return model is not None
+        if said and (model is None or line - self.line >= _NEAR):
+            if self.text or not text.startswith(_SAID[:2]):
+                return False
+            found = _REASON.match(text)
+            self.text, self.line, self.last = found[1] if found else text, line, line
+            return True
+        if model is None:
+            if self.expects(line) and not _begins(text):
+                self.text, self._open = f"{self.text.rstrip(': ')}: {text.strip()}", ("", 0)
+                self.last = line
+                return True
+            return False
+        if said:
+            found = _REASON.match(text)
+            field = self.text.rpartition("\n")[2] if "\n" in self.text else ""
+            reason = found[1] if found is not None else text
+            self.text = ": ".join(filter(None, (model[1], field, reason)))
+            self.last, self._open = line, ("", 0)
+            return True
+        if self.expects(line) and _FIELD.fullmatch(text.strip()):
+            self.text = f"{self.text.partition(chr(10))[0]}\n{text.strip()}"
+            self.last = line
+            return True
+        return False
 
     def _take_fatal(self, text: str, line: int, signal: bool, concluded: bool) -> None:
         """Take an error as what a server died of, if it says so or another line does."""
@@ -124,14 +182,26 @@ class Ending:
             if not self.fatal:
                 self.fatal, self.fatal_line = (before, where) if near else (text, line)
                 self._vague = not near
-        elif signal or self._announced or self._vague or _FATAL.search(text[:_LONGEST]):
+        elif signal or self._announced or self._vague or _FATAL.search(text[:_LOOKED_AT]):
             self.fatal, self.fatal_line, self._vague = text, line, False
             self._announced = False
 
     @property
+    def follows(self) -> bool:
+        """Whether the error is what another made fail, which is in other lines."""
+        return self._follows
+
+    @property
+    def known(self) -> Known | None:
+        """What is known of the error: of the lines around it, the one that tells the most."""
+        near = [one for line, one in self._known if abs(line - self.line) < _NEAR]
+        return min(near, default=None) if self.text else None
+
+    @property
     def told(self) -> str:
-        """The error as it is shown."""
-        return _shown(self.text)
+        """The error as it is shown: its cause where that is known, with the error's own words."""
+        known, shown = self.known, _shown(self.text)
+        return f"{known.cause} ({shown})" if known is not None and known.cause else shown
 
     @property
     def told_fatal(self) -> str:
@@ -139,7 +209,12 @@ class Ending:
         return f"{_shown(self.fatal)} (line {self.fatal_line:,})" if self.fatal else ""
 
 
+def _begins(text: str) -> bool:
+    return _BEGINS.match(text) is not None or _INVALID.match(text) is not None
+
+
 def _shown(text: str) -> str:
+    text = text.replace("\n", " ")
     return shortened(re.sub(r"^\(?[\w.]{1,60}:\d{1,6}\] ", "", text).rstrip(". "), _LONGEST)
 
 

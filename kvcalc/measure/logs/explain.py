@@ -17,11 +17,12 @@ from kvcalc.core.logs import Difference, Fact, Predicted
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
-from kvcalc.measure.logs.causes import Cause, causes
+from kvcalc.measure.logs.causes import SPLIT, Cause, causes
 from kvcalc.measure.logs.explain_others import of_others
 from kvcalc.measure.logs.overrides import Override, undone
 from kvcalc.measure.logs.predict import agrees, cache_budget, predicted, span_text
 from kvcalc.measure.logs.resolve import Resolved
+from kvcalc.sizing.weights import weights_of
 
 __all__ = ["MAY_BE", "Explained", "differing", "explained"]
 
@@ -34,6 +35,9 @@ _NEARLY = 0.5
 
 _ENOUGH = 2
 """Figures that must speak for a cause so that it is said without a may be."""
+
+_WEIGHTS_OFF = 0.08
+"""Part of the weights by which what a rank logs may be off what a checkpoint's files tell."""
 
 _SAME_FIGURE = frozenset(("kv_cache_tokens", "num_gpu_blocks", "available_kv_cache"))
 _SLACK = 0.01
@@ -172,8 +176,9 @@ def _untold(
     ranks = _of_ranks(deployment, made, facts)
     if ranks is not None:
         return ranks
-    for cause in causes(deployment, found.stated, version_told=found.version_told):
-        if cause.deployment is None:
+    best: Cause | None = None
+    for cause in causes(deployment, found.stated, found.releases):
+        if cause.deployment is None or (best is not None and cause.name != SPLIT):
             continue
         try:
             tried = plan(model, cause.deployment)
@@ -181,14 +186,37 @@ def _untold(
         except KvcalcError:
             continue
         if told and not differing(facts, told):
-            sure = _speak_for_it(facts, told, tried) >= _ENOUGH
-            why = cause.why if sure else MAY_BE + cause.why
-            return cause._replace(why=why, plan=tried)
-        ranks = _of_ranks(cause.deployment, tried, facts)
+            weighs = _weighs(model, cause.deployment, tried, facts)
+            sure = _speak_for_it(facts, told, tried) + bool(weighs) >= _ENOUGH
+            why = f"{cause.why}, as the weights on each show" if weighs and (
+                cause.name == SPLIT) else cause.why  # fmt: skip
+            one = cause._replace(why=why if sure else MAY_BE + why, plan=tried)
+            if weighs is not False:
+                return one
+            best = best or one  # but for the weights, of which each rank may have a part
+            continue
+        ranks = _of_ranks(cause.deployment, tried, facts) if best is None else None
         if ranks is not None:
             why = f"{MAY_BE}{cause.why}; {ranks.why}"
             return cause._replace(name=f"{cause.name}, {ranks.name}", why=why, plan=tried)
-    return None
+    return best
+
+
+def _weighs(
+    model: ModelSpec, deployment: Deployment, made: CachePlan, facts: Mapping[str, Fact]
+) -> bool | None:
+    """Whether the weights that a rank loaded are those of a deployment; None: not known."""
+    weights = facts.get("weights_memory")
+    if weights is None or not isinstance(weights.low, int):
+        return None
+    try:
+        terms = weights_of(model, deployment, made, total_bytes=None, quantization=None)
+    except KvcalcError:
+        return None
+    most = max(terms, key=lambda term: term.high_bytes)
+    return (
+        most.low_bytes * (1 - _WEIGHTS_OFF) <= weights.low <= most.high_bytes * (1 + _WEIGHTS_OFF)
+    )
 
 
 def _speak_for_it(facts: Mapping[str, Fact], told: Mapping[str, Predicted], made: CachePlan) -> int:

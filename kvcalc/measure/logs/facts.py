@@ -11,12 +11,13 @@ Said = tuple[str, int, int, Reading]
 """Process, line, how many processes said the same, and the figure."""
 
 
-def fact_of(taken: list[Said], keep: str) -> Fact:
+def fact_of(taken: list[Said], keep: str, binding: str = "") -> Fact:
     """Return a figure: of the rank that counts where ranks differ, else by order.
 
     Args:
         taken: what was said of it, in order.
         keep: which counts (shapes.Keep).
+        binding: the rank whose figures belong together, where several have their own; "" for none.
     """
     said = sum(times for _, _, times, _ in taken)
     by_rank = {rank: entry for entry in taken if (rank := entry[0])}
@@ -25,7 +26,9 @@ def fact_of(taken: list[Said], keep: str) -> Fact:
     spread = None
     if numbers and keep in ("least", "most"):
         ordered = sorted(numbers, key=lambda entry: (entry[3].low or 0, entry[1]))
-        _, line, _, reading = _finest(ordered, ordered[0 if keep == "least" else -1])
+        end = ordered[0 if keep == "least" else -1]
+        bound = [entry for entry in numbers if entry[0] == binding] if binding else []
+        _, line, _, reading = _finest(bound or ordered, bound[-1] if bound else end)
         if (ordered[0][3].high or 0) < (ordered[-1][3].low or 0):
             spread = (ordered[0][3].printed, ordered[-1][3].printed)
     elif numbers and keep == "sum":
@@ -35,7 +38,8 @@ def fact_of(taken: list[Said], keep: str) -> Fact:
         text = reading.printed if len(taken) == 1 else " + ".join(e[3].printed for e in taken[:8])
         reading = Reading(text, sum(lows), sum(highs), reading.unit)
     else:
-        _, line, _, reading = taken[0 if keep == "first" else -1]
+        mine = [entry for entry in taken if entry[0] == binding] if binding else []
+        _, line, _, reading = (mine or taken)[0 if keep == "first" else -1]
     return Fact(
         printed=reading.printed,
         low=reading.low,

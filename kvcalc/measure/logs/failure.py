@@ -10,7 +10,7 @@ from kvcalc.core.logs import Fact, Predicted
 from kvcalc.core.units import format_bytes
 from kvcalc.measure.logs.predict import agrees, span_text
 
-__all__ = ["failure", "highest_share", "least_fraction"]
+__all__ = ["REFUSALS", "beyond_weights", "failure", "highest_share", "least_fraction"]
 
 _Facts = Mapping[str, Fact]
 
@@ -31,7 +31,7 @@ def failure(
         found: kvcalc's.
         error: the error line that ended it; "" for none.
     """
-    for flag, told in _TOLD:
+    for flag, told in REFUSALS:
         if flag in flags and "failed" in flags:
             return told(engine, facts, found)
     if error:
@@ -144,6 +144,19 @@ def _nothing_left(engine: str, facts: _Facts, found: Mapping[str, Predicted]) ->
     return told
 
 
+def beyond_weights(facts: _Facts) -> str:
+    """Return what may have taken more than the weights where nothing is left; "" for no more."""
+    weights, left = facts.get("weights_memory"), facts.get("available_kv_cache")
+    if weights is None or left is None or not isinstance(left.high, int):
+        return ""
+    if -left.high <= (weights.high or 0):
+        return ""
+    return (
+        f"that is more than the weights ({weights.printed}): either another process took memory of"
+        " the GPU while this one loaded and measured, or the step that is profiled is too large"
+    )
+
+
 def least_fraction(facts: _Facts) -> str:
     """Return SGLang's smallest share: 1 - free after loading / the card, rounded up."""
     free, total = facts.get("free_after_weights"), _card(facts)
@@ -207,7 +220,7 @@ def _component(engine: str, facts: _Facts, found: Mapping[str, Predicted]) -> st
     return f"{told}: {free} of {total} were free before it" if free and total else told
 
 
-_TOLD = (
+REFUSALS = (
     ("others_hold", _others_hold),
     ("too_long", _too_long),
     ("too_long_v0", _too_long),

@@ -114,9 +114,11 @@ def _first_blocks(plan: CachePlan, unit: int, tokens: int) -> int | None:
 def _blocks_of(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
     yield from _layout(plan, facts)
     if "num_cpu_blocks" in facts and plan.block_bytes:
-        count = _SWAP // plan.block_bytes
+        swap = facts.get("swap_space_bytes")
+        space = swap.low if swap is not None and isinstance(swap.low, int) else _SWAP
+        count = space // plan.block_bytes
         if facts["num_cpu_blocks"].low:  # 0: swap space is off
-            basis = "4 GiB of swap space over the bytes of a block"
+            basis = f"{format_bytes(space)} of swap space over the bytes of a block"
             yield "num_cpu_blocks", _made(count, count, "blocks", basis)
     if "needed_memory" in facts:
         need = max(start_up_need(plan, rank, plan.max_model_len) for rank in plan.ranks)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Stripped", "strip"]
+__all__ = ["Stripped", "strip", "unfolded"]
 
 _MOST = 12
 """Prefixes of one line: a container's stamp, a pod, a process, a date, a level, a file, a rank."""
@@ -28,7 +29,8 @@ _SOURCES = (
 )
 _RANKS = (
     re.compile(
-        r"\((?P<rank>[A-Za-z][\w.+-]{1,60}) pid=(?P<pid>\d{1,10})"
+        r"\((?P<rank>[A-Za-z][\w.+-]{1,60}(?: [A-Z]{2,3}\d{1,4}(?:_[A-Z]{2,3}\d{1,4}){0,3})?)"
+        r" pid=(?P<pid>\d{1,10})"
         r"(?:, ip=(?P<ip>[\w.:-]{1,60}))?\)[ \t]{0,4}"
     ),
     re.compile(r"\((?P<rank>VllmWorker(?:Process)? rank=\d{1,5})(?: pid=\d{1,10})?\)[ \t]{0,4}"),
@@ -66,6 +68,7 @@ _FILE = re.compile(
     r"(?P<number>\d{1,6})\]?:?[ \t]{0,4}"
 )
 _REPEATED = re.compile(r"\[repeated (?P<times>\d{1,6})x across cluster\]")
+_MOST_LINES = 1_000
 _LOG_KEYS = ("log", "message", "msg", "line", "MESSAGE", "text")
 
 
@@ -96,9 +99,7 @@ def strip(line: str) -> Stripped:
     >>> strip("(EngineCore_DP0 pid=71) INFO 10-03 08:00:00 [gpu_worker.py:298] ready")[:5]
     ('ready', '', 'EngineCore_DP0', 'gpu_worker.py', 298)
     """
-    line = _plain(line)
-    if line.startswith("{") and '"' in line:
-        line = _plain(_of_json(line))
+    line = _plain(next(unfolded(line), ""))
     source = rank = file = pid = ""
     number, at = 0, len(line) - len(line.lstrip(" \t"))
     for _ in range(_MOST):
@@ -140,16 +141,21 @@ def _first(patterns: tuple[re.Pattern[str], ...], line: str, at: int) -> re.Matc
     return None
 
 
-def _of_json(line: str) -> str:
-    """Return the text of a log line that is kept as a JSON object; the line where it is none."""
+def unfolded(line: str) -> Iterator[str]:
+    r"""Yield the lines of a message that a line keeps as a JSON object; the line where it is none.
+
+    >>> list(unfolded('{"log": "ValueError: x\\n  y", "stream": "stderr"}'))
+    ['ValueError: x', '  y']
+    """
+    plain = _plain(line)
+    if not plain.startswith("{") or '"' not in plain:
+        yield line
+        return
     try:
-        found = json.loads(line)
+        found = json.loads(plain)
     except (ValueError, RecursionError):
-        return line
-    if not isinstance(found, dict):
-        return line
-    for key in _LOG_KEYS:
-        text = found.get(key)
-        if isinstance(text, str):
-            return text.split("\n", 1)[0]
-    return line
+        yield line
+        return
+    texts = (found.get(key) for key in _LOG_KEYS) if isinstance(found, dict) else ()
+    text = next((text for text in texts if isinstance(text, str)), line)
+    yield from text.split("\n")[:_MOST_LINES]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
@@ -18,11 +20,11 @@ from kvcalc.measure.logs.derived import derived
 from kvcalc.measure.logs.engine_settings import DRAFTED
 from kvcalc.measure.logs.errors import shortened
 from kvcalc.measure.logs.reader import file_name, lines_of
-from kvcalc.measure.logs.resolve import NOTHING, Given, Resolved, resolved
+from kvcalc.measure.logs.resolve import NOTHING, Given, Resolved, preset_of, resolved
 from kvcalc.measure.logs.starts import Start, starts_of
 from kvcalc.models.presets import load_model_preset
 
-__all__ = ["ReadStart", "chosen", "read_start"]
+__all__ = ["ReadStart", "chosen", "read_start", "with_derived"]
 
 
 def _numbers(count: int) -> str:
@@ -30,13 +32,25 @@ def _numbers(count: int) -> str:
 
 
 class ReadStart(NamedTuple):
-    """A start that was read from a file: which of how many, and what it was of."""
+    """A start that was read from a file: which of how many, and what it was of.
+
+    Attributes:
+        file: the log's name.
+        number, starts: which of how many.
+        start: its lines.
+        facts: its figures.
+        asked: what it was of, as its lines and the user say.
+        resolved: the same, with what the figures say of its settings.
+        plan: of it; None where there is none.
+        notes: what was assumed or could not be read.
+    """
 
     file: str
     number: int
     starts: int
     start: Start
     facts: dict[str, Fact]
+    asked: Resolved
     resolved: Resolved
     plan: CachePlan | None
     notes: tuple[str, ...]
@@ -65,7 +79,7 @@ def chosen(
             " among them) and out-of-memory texts of PyTorch",
             where=file_name(source),
         )
-    told = [start for start in found if start.facts() or start.oom] or found
+    told = [start for start in found if start.facts() or start.oom or start.ending.text] or found
     if number is None:
         return told[-1], len(told), len(told)
     if not 1 <= number <= len(told):
@@ -90,6 +104,7 @@ def read_start(
         UnknownNameError: a card that is given and not known.
     """
     start, which, count = chosen(source, number, stdin)
+    preset_of.cache_clear()
     _engines_agree(start, given, file_name(source))
     facts = _with_settings(start)
     found = resolved(start, facts, given)
@@ -101,17 +116,19 @@ def read_start(
             f" {start.last:,}); --start N takes another",
         )
     made = None
-    model = found.model
+    model, asked = found.model, found
     if model is not None and found.deployment.engine != "none":
         found = _with_draft(found, model, given, notes)
-        found = _derived(found, model, facts)
+        found = with_derived(found, model, facts)
         try:
             made = plan(model, found.deployment)
         except KvcalcError as error:
             notes.append(
                 f"no plan of it: {error.message}" + (f" ({error.hint})" if error.hint else "")
             )
-    return ReadStart(file_name(source), which, count, start, facts, found, made, tuple(notes))
+    return ReadStart(
+        file_name(source), which, count, start, facts, asked, found, made, tuple(notes)
+    )
 
 
 def _with_draft(found: Resolved, model: ModelSpec, given: Given, notes: list[str]) -> Resolved:
@@ -159,13 +176,16 @@ def _engines_agree(start: Start, given: Given, file: str) -> None:
     )
 
 
-_PLUGINS = {"vllm": ("vllm-ascend", "vllm-tpu"), "pytorch": ("none",)}
+_PLUGINS = {"vllm": ("vllm-ascend", "vllm-tpu"), "pytorch": ("none",), "unknown": ("none",)}
 """Engine whose lines they are -> engines that print the same."""
 
 
 def _with_settings(start: Start) -> dict[str, Fact]:
     """Return the figures of a start, with one that stands among its arguments alone."""
     facts = start.facts()
+    swap = start.settings.text("swap_space")
+    if start.engine == "vllm" and swap is not None and "swap_space_bytes" not in facts:
+        facts |= _swap_space(swap, start.settings["swap_space"].line)
     share = start.settings.part("mem_fraction_static")
     if start.engine == "sglang" and share is not None and "mem_fraction_static" not in facts:
         said = start.settings["mem_fraction_static"]
@@ -175,7 +195,17 @@ def _with_settings(start: Start) -> dict[str, Fact]:
     return facts
 
 
-def _derived(found: Resolved, model: ModelSpec, facts: Mapping[str, Fact]) -> Resolved:
+def _swap_space(text: str, line: int) -> dict[str, Fact]:
+    """Return V0's swap space in bytes: its argument counts GiB (config.py, CacheConfig)."""
+    if not re.fullmatch(r"\d{1,6}(?:\.\d{1,6})?", text):
+        return {}
+    size = int(Fraction(text) * 2**30)
+    return {
+        "swap_space_bytes": Fact(printed=f"{text} GiB", low=size, high=size, unit="B", line=line)
+    }
+
+
+def with_derived(found: Resolved, model: ModelSpec, facts: Mapping[str, Fact]) -> Resolved:
     """Return a deployment with what the figures say of its settings."""
     more = derived(model, found.deployment, facts)
     if more is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,9 +24,9 @@ from kvcalc.measure.logs.errors import shortened
 from kvcalc.measure.logs.gguf_lines import model_of
 from kvcalc.measure.logs.overrides import Override, foreign, overrides
 from kvcalc.measure.logs.starts import Start
-from kvcalc.models.presets import load_gpu, load_model_preset
+from kvcalc.models.presets import alias_index, load_gpu, load_model_preset
 
-__all__ = ["NOTHING", "Given", "Resolved", "resolved"]
+__all__ = ["NOTHING", "NO_ENGINE", "Given", "Resolved", "preset_of", "resolved"]
 
 
 class Given(NamedTuple):
@@ -49,6 +50,9 @@ class Given(NamedTuple):
     engine: str | None = None
 
 
+NO_ENGINE = ("pytorch", "unknown")
+"""Whose lines a start is of where no engine's are in it: an out-of-memory text, a known error."""
+
 NOTHING = Given()
 """Nothing given: the log alone."""
 
@@ -65,6 +69,7 @@ class Resolved(NamedTuple):
         stated: settings that the log or the user says: no other value of theirs is a cause.
         overrides: what was given against what the log says.
         foreign: what speaks against a model that was given; "" for nothing.
+        releases: whose rules the log may be of, where it does not say its own.
     """
 
     model: ModelSpec | None
@@ -75,6 +80,7 @@ class Resolved(NamedTuple):
     stated: frozenset[str] = frozenset()
     overrides: tuple[Override, ...] = ()
     foreign: str = ""
+    releases: tuple[str, ...] = ()
 
 
 _WEIGHTS_ONLY = re.compile(
@@ -136,6 +142,7 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         stated=stated_by(start, fields) | frozenset(given.settings),
         overrides=tuple(against),
         foreign=strange,
+        releases=() if told else dated.others,
     )
 
 
@@ -180,7 +187,7 @@ def _engine(start: Start) -> str:
     for flag, engine in (("ascend", "vllm-ascend"), ("tpu", "vllm-tpu")):
         if flag in start.flags:
             return engine
-    return "none" if start.engine == "pytorch" else start.engine
+    return "none" if start.engine in NO_ENGINE else start.engine
 
 
 # ------------------------------------------------------------------------- the model
@@ -229,7 +236,15 @@ def _model(start: Start, given: Given, named: list[Named], notes: list[str]) -> 
 
 
 def _preset(name: str, folders: Sequence[Path]) -> tuple[ModelSpec | None, str]:
-    """Return the preset of a repository or path, and what was assumed to find it."""
+    return preset_of(name, tuple(folders))
+
+
+@lru_cache(maxsize=8)
+def preset_of(name: str, folders: tuple[Path, ...]) -> tuple[ModelSpec | None, str]:
+    """Return the preset of a repository or path, and what was assumed to find it.
+
+    Kept for one start, whose settings are resolved more than once: each look reads all presets.
+    """
     short = name.rstrip("/").replace("\\", "/").rsplit("/", 1)[-1]
     short = re.sub(r"\.gguf$", "", short, flags=re.IGNORECASE)
     short = re.sub(r"-\d{5}-of-\d{5}$", "", short)
@@ -247,9 +262,16 @@ def _preset(name: str, folders: Sequence[Path]) -> tuple[ModelSpec | None, str]:
         bare = bare[: match.start()]
         cut = short[len(bare) :]
         tries.append(bare)
+    try:
+        index = alias_index(folders)  # one reading of all of them, whatever is tried
+    except KvcalcError:
+        return None, ""
     for text in dict.fromkeys(tries):
+        named = index.get(text.strip().lower())
+        if named is None:
+            continue
         try:
-            found = load_model_preset(text, folders).spec
+            found = load_model_preset(named, folders).spec
         except KvcalcError:
             continue
         shorter = text == bare and bare != short.lower()

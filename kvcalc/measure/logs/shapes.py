@@ -1,11 +1,11 @@
-"""Shapes of lines as data: a template with named figures becomes one bounded expression.
+r"""Shapes of lines as data: a template with named figures becomes one bounded expression.
 
 A template is the line as the engine prints it, with
 
 * `<name:kind>` for a figure or a word (see KINDS),
 * `[...]` for a part that may be missing, `{a|b}` for one of several,
 * a blank for any run of blanks, `~` for a run that may be empty, `…` for anything short,
-* `¬` where no letter, digit or `_` stands before.
+* `¬` where no letter, digit or `_` stands before, and `\` before a sign that stands for itself.
 
 Nothing repeats without a bound and nothing that repeats stands in a repetition, so that the time
 is linear in the line.
@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from kvcalc.core.logs import Unit
 
-__all__ = ["KINDS", "Keep", "Reading", "Shape", "read", "shape"]
+__all__ = ["KINDS", "Keep", "Reading", "Shape", "compiled", "read", "shape"]
 
 Keep = Literal["least", "most", "first", "last", "sum"]
 """Which of several figures of one name counts: of ranks the least or most, else by order."""
@@ -72,6 +72,9 @@ KINDS = {
     "word": Kind(_WORD, "text"),
     "card": Kind(r"[A-Za-z][\w +./()-]{2,60}", "text"),
     "quoted": Kind(r"[^'\"\n]{1,300}", "text"),
+    "name": Kind(r"[A-Za-z0-9][\w.+-]{0,120}", "text"),
+    "path": Kind(r"[^\s'\"`]{1,300}", "text"),
+    "rest": Kind(r"[^\n]{1,160}", "text"),
 }
 """Name of a kind in a template -> what it is."""
 
@@ -106,11 +109,12 @@ class Shape(NamedTuple):
         opens: a start begins with it, if this start has it already and was sized.
         once: a process prints it once a start: its second is of the next, sized or not.
         changes: a start has one value of it: another, once it was sized, is of the next.
-        dates: the source line that prints it tells the release.
         ends: a start is sized (or has failed) with it; an opening figure after it is of the next.
         fails: the start ends with it.
         says: a flag that the line sets, where it holds no figure.
         numbered: a process prints one a cache: its second is NAME_2, and so on.
+        phase: what a start does from then on (phases.PHASES).
+        joins: it belongs to a start that is there, and opens none.
     """
 
     needle: str
@@ -124,10 +128,11 @@ class Shape(NamedTuple):
     numbered: bool = False
     once: bool = False
     changes: bool = False
-    dates: bool = False
+    phase: str = ""
+    joins: bool = False
 
 
-_PIECE = re.compile(r"<(?P<name>\w+):(?P<kind>[\w-]+)>|.", re.DOTALL)
+_PIECE = re.compile(r"<(?P<name>\w+):(?P<kind>[\w-]+)>|\\.|.", re.DOTALL)
 _PLAIN = {
     " ": r"[ \t]{1,20}",
     "¬": r"(?<!\w)",
@@ -151,9 +156,18 @@ def shape(
     numbered: bool = False,
     once: bool = False,
     changes: bool = False,
-    dates: bool = False,
+    phase: str = "",
+    joins: bool = False,
 ) -> Shape:
     """Return the shape of a template; see the module for how one is written."""
+    made, kinds = compiled(template)
+    return Shape(
+        needle, made, kinds, keep, opens, ends, fails, says, numbered, once, changes, phase, joins
+    )
+
+
+def compiled(template: str) -> tuple[re.Pattern[str], dict[str, str]]:
+    """Return the expression of a template, and the kinds of its figures by name."""
     parts: list[str] = []
     kinds: dict[str, str] = {}
     depth = 0
@@ -164,15 +178,14 @@ def shape(
             parts.append(f"(?P<{piece['name']}>{KINDS[piece['kind']].pattern})")
         elif text == "…":
             parts.append(r"[^\n]{0,160}?")
+        elif text.startswith("\\"):
+            parts.append(re.escape(text[1:]))
         elif text == "|" and depth:
             parts.append("|")
         else:
             depth += (text == "{") - (text == "}")
             parts.append(_PLAIN.get(text) or re.escape(text))
-    made = re.compile("".join(parts), re.ASCII)
-    return Shape(
-        needle, made, kinds, keep, opens, ends, fails, says, numbered, once, changes, dates
-    )
+    return re.compile("".join(parts), re.ASCII), kinds
 
 
 def read(text: str, kind_name: str) -> Reading:

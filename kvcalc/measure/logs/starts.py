@@ -14,10 +14,12 @@ from math import gcd
 
 from kvcalc.core.finding_codes import FINDING_CODES
 from kvcalc.core.logs import Fact
-from kvcalc.measure.logs.catalogue import BY_ENGINE, OOM_WORDS, matters
+from kvcalc.measure.logs.catalogue import BY_ENGINE, COMMON, OOM_WORDS, matters
 from kvcalc.measure.logs.errors import ERROR_WORDS, Ending
 from kvcalc.measure.logs.facts import Said, fact_of
-from kvcalc.measure.logs.prefixes import Stripped, strip
+from kvcalc.measure.logs.known_errors import known_of
+from kvcalc.measure.logs.phases import FRAME_WORDS, frame_of, inner, later
+from kvcalc.measure.logs.prefixes import Stripped, strip, unfolded
 from kvcalc.measure.logs.settings import Settings, settings_of
 from kvcalc.measure.logs.shapes import Reading, Shape, read
 from kvcalc.measure.logs.signals import signal_of
@@ -28,14 +30,28 @@ _MOST_READINGS = 1024  # of one figure: more processes than any start has
 _MOST_STARTS = 10_000
 _MOST_OOM_LINES = 64
 _MOST_DEVICES = 256
+_MOST_SOURCES, _SOURCE = 256, 100
 _SHARED_NAMES = ("Vllm", "Ray")
 """Names that several processes of one start have."""
 
+_DIMENSION = re.compile(r"(?<![A-Z])(TP|PP|DP|EP)(\d{1,4})")
+_NUMBERED = re.compile(r"^VllmWorker(?:Process)? rank=(\d{1,4})")
+_MEMORY = "available_kv_cache"
+_OF_THE_CARD = ("total_memory", "gpu_memory_utilization", "requested_memory", "free_memory")
+_OF_VLLM = re.compile(r"APIServer|ApiServer|EngineCore|Worker_|VllmWorker")
+_WORDING = ("since ", "until ")
+"""Of flags that date a line, which may be that of a refusal."""
+
 _LONG = 4_000  # characters of an out-of-memory line that are kept
 
-_SHAPES: tuple[tuple[str, Shape], ...] = tuple(
-    (engine, one) for engine, shapes in BY_ENGINE.items() for one in shapes
+_SHAPES: tuple[tuple[str, Shape], ...] = (
+    *((engine, one) for engine, shapes in BY_ENGINE.items() for one in shapes),
+    *(("", one) for one in COMMON),
 )
+"""The shapes with their engines; "" of those that belong to whatever start is there."""
+
+_WORKER = re.compile(r"(?:^|[ _])(?:TP|PP|EP|DCP|PCP)\d|rank=\d|^RayWorker|^VllmWorkerProcess")
+"""The name of a process that is one of several ranks of a start."""
 
 
 class Start:
@@ -47,7 +63,7 @@ class Start:
         first, last: lines that belong to it.
         settings: what its lines say that it was started with.
         flags: what lines without figures say: `too_long`, `others_hold`, `ascend`, ...
-        files: source file -> line number in it, as printed, of messages that date a log.
+        sources: (source file, line in it) of a message -> its text: they date a log.
         oom: lines of an out-of-memory text.
         sized: the cache was sized, or the start has failed.
         one_line: tokens and concurrency are in one line.
@@ -55,6 +71,10 @@ class Start:
         devices: device -> figure -> [least, most] bytes of its lines together.
         told: the last line with a figure that is of no failure.
         refused: the code of the first refusal in the engine's table that a line has, and its text.
+        phase: what it was at, by its lines (phases.PHASES).
+        frames: what it was at by the functions of the last traceback; "" for none.
+        ended_at: what it was at when it ended: the functions of a traceback tell more than lines.
+        ranks: processes that said something, in the order of their first lines.
     """
 
     def __init__(self, engine: str, source: str, line: int) -> None:
@@ -63,7 +83,7 @@ class Start:
         self.first = self.last = line
         self.settings = Settings()
         self.flags: dict[str, int] = {}
-        self.files: dict[str, int] = {}
+        self.sources: dict[tuple[str, int], str] = {}
         self.oom: list[str] = []
         self.sized = False
         self.one_line = False
@@ -71,6 +91,9 @@ class Start:
         self.devices: dict[str, dict[str, list[int]]] = {}
         self.told = line
         self.refused: tuple[str, str] | None = None
+        self.phase = self.frames = self.ended_at = ""
+        self.ranks: dict[str, int] = {}
+        self._told_by: dict[str, int] = {}
         self._pids: dict[str, str] = {}
         self._readings: dict[str, list[Said]] = {}
         self._keep: dict[str, str] = {}
@@ -92,12 +115,32 @@ class Start:
     @property
     def died(self) -> bool:
         """Whether an error came last: nothing was told behind it."""
-        return "failed" in self.flags or self.ending.last > self.told
+        ending = self.ending
+        return "failed" in self.flags or ending.last > self.told_of(ending.rank)
 
     @property
     def died_later(self) -> bool:
         """Whether a server that had started died: nothing was told behind it."""
         return bool(self.ending.fatal) and self.ending.fatal_line > self.told
+
+    @property
+    def ready(self) -> bool:
+        """Whether its lines say that it serves."""
+        return "ready" in self.flags or "serving" in self.flags
+
+    @staticmethod
+    def is_worker(rank: str) -> bool:
+        """Whether a process is the engine's own, and not the one that takes requests."""
+        return _WORKER.search(rank) is not None or rank.startswith(("EngineCore", "Worker"))
+
+    def told_of(self, rank: str) -> int:
+        """Return the last line in which a process went on: of a rank, no other rank's."""
+        if not _WORKER.search(rank):
+            return self.told
+        return max(
+            (line for who, line in self._told_by.items() if who == rank or not _WORKER.search(who)),
+            default=self.first,
+        )
 
     def ends_before(self, shape_id: int, shape: Shape, stripped: Stripped) -> bool:
         """Whether a line is the first of the next start."""
@@ -175,10 +218,14 @@ class Start:
         if shape.fails and shape.says in FINDING_CODES and self.refused is None:
             self.refused = shape.says, stripped.text
         self.sized = self.sized or shape.ends
-        if not shape.fails:
-            self.told = line
-        if stripped.file and shape.dates:
-            self.files.setdefault(stripped.file, stripped.number)
+        if not shape.fails and not shape.says.startswith(_WORDING):
+            self.told = self._told_by[stripped.rank] = line
+            self.frames = ""
+        if shape.phase:
+            self.phase = later(self.phase, shape.phase)
+        self.ranks.setdefault(stripped.rank, line)
+        if stripped.file and len(self.sources) < _MOST_SOURCES:
+            self.sources.setdefault((stripped.file, stripped.number), stripped.text[:_SOURCE])
         self.last = line
 
     def _take(self, name: str, keep: str, stripped: Stripped, line: int, reading: Reading) -> None:
@@ -200,8 +247,57 @@ class Start:
                 both[1] += int(found.high or 0)
 
     def facts(self) -> dict[str, Fact]:
-        """Return every figure, that of the rank that counts where ranks differ."""
-        return {name: fact_of(taken, self._keep[name]) for name, taken in self._readings.items()}
+        """Return every figure: of the rank with the least memory where ranks have their own."""
+        rank = self.binding
+        return {
+            name: fact_of(taken, self._keep[name], rank) for name, taken in self._readings.items()
+        }
+
+    @property
+    def binding(self) -> str:
+        """The rank with the least memory for its cache, where several say theirs; "" for none.
+
+        The number of blocks is the least of all ranks'; its figures add up by themselves.
+        """
+        said: dict[str, int] = {}
+        for rank, _, _, reading in self._readings.get(_MEMORY, ()):
+            if _WORKER.search(rank) and reading.low is not None:
+                said[rank] = int(reading.low)
+        return min(said, key=lambda rank: said[rank]) if len(said) > 1 else ""
+
+    def by_rank(self) -> dict[str, dict[str, Fact]]:
+        """Return rank -> its own figures, with those of the whole start that are no rank's.
+
+        A card and its share are the same for all ranks, whichever says them. The start alone under
+        "" where no two ranks have figures of their own.
+        """
+        ranks = {rank for rank, _, _, _ in self._readings.get(_MEMORY, ()) if _WORKER.search(rank)}
+        if len(ranks) <= 1:
+            return {"": self.facts()}
+        found: dict[str, dict[str, Fact]] = {}
+        for rank in sorted(ranks):
+            mine = found[rank] = {}
+            for name, taken in self._readings.items():
+                own = [entry for entry in taken if entry[0] == rank]
+                shared = [e for e in taken if not _WORKER.search(e[0]) or name in _OF_THE_CARD]
+                if some := own or shared:
+                    mine[name] = fact_of(some, self._keep[name])
+        return found
+
+    def workers(self) -> dict[str, int]:
+        """Return how many ranks its processes' names show: by `TP`, `PP`, `DP`, `EP`; `all`.
+
+        A name has the number of a dimension where it has more than one (v1/executor/
+        multiproc_executor.py, setup_proc_title_and_log_prefix), so that TP0 alone shows two at
+        least, which is told as 0: not how many.
+        """
+        found: dict[str, int] = {}
+        for rank in self.ranks:
+            for kind, number in _DIMENSION.findall(rank):
+                found[kind] = max(found.get(kind, 0), int(number))
+            if match := _NUMBERED.search(rank):
+                found["all"] = max(found.get("all", 0), int(match[1]))
+        return {kind: most + 1 if most else 0 for kind, most in found.items()}
 
 
 def starts_of(lines: Iterable[tuple[int, str]]) -> list[Start]:
@@ -212,21 +308,52 @@ def starts_of(lines: Iterable[tuple[int, str]]) -> list[Start]:
     """
     open_: dict[tuple[str, str], Start] = {}
     done: list[Start] = []
+    asking: Start | None = None
     for number, line in lines:
         if not matters(line):
+            if asking is not None:
+                asking = _take_more(asking, line, number)
             continue
-        stripped = strip(line)
-        engine = _take_shapes(open_, done, stripped, number)
-        _take_settings(open_, stripped, number)
-        if signal_of(stripped.text) is not None:
-            _take_error(open_, stripped, number)  # the host's memory: no text of PyTorch's
-        elif any(word in stripped.text for word in OOM_WORDS):
-            _take_oom(open_, stripped, engine, number)
-        elif any(word in stripped.text for word in ERROR_WORDS):
-            _take_error(open_, stripped, number)
+        for piece in unfolded(line):
+            asking = _take(open_, done, piece, number) or asking
         if len(done) > _MOST_STARTS:
             del done[: _MOST_STARTS // 2]
     return sorted([*done, *open_.values()], key=lambda start: start.first)
+
+
+def _take(
+    open_: dict[tuple[str, str], Start], done: list[Start], line: str, number: int
+) -> Start | None:
+    """Take what a line tells; the start whose error it leaves unsaid, None for none."""
+    stripped = strip(line)
+    engine = _take_shapes(open_, done, stripped, number)
+    _take_settings(open_, stripped, number)
+    if any(word in stripped.text for word in FRAME_WORDS):
+        _take_frame(open_, stripped)
+    if signal_of(stripped.text) is not None:
+        return _take_error(open_, stripped, number)  # the host's memory: no text of PyTorch's
+    if any(word in stripped.text for word in OOM_WORDS):
+        _take_oom(open_, stripped, engine, number)
+        return None
+    latest = _latest(open_, stripped.source)
+    said = any(word in stripped.text for word in ERROR_WORDS)
+    if said or (latest is not None and latest.ending.expects(number)):
+        return _take_error(open_, stripped, number)
+    return None
+
+
+def _take_more(start: Start, line: str, number: int) -> Start | None:
+    """Take a line that may be the reason of an error; the start while more may come."""
+    if not start.ending.expects(number):
+        return None
+    for piece in unfolded(line):
+        start.ending.more(strip(piece).text, number)
+    return start
+
+
+def _latest(open_: dict[tuple[str, str], Start], source: str) -> Start | None:
+    mine = [start for (where, _), start in open_.items() if where == source]
+    return max(mine, key=lambda one: one.last, default=None)
 
 
 def _take_shapes(
@@ -236,6 +363,11 @@ def _take_shapes(
     text, engine_here = stripped.text, ""
     for shape_id, (engine, shape) in enumerate(_SHAPES):
         if shape.needle not in text or not shape.expression.search(text):
+            continue
+        if shape.joins:
+            there = _latest(open_, stripped.source)
+            if there is not None and engine in ("", there.engine):
+                there.add(shape_id, shape, stripped, number)
             continue
         key = (stripped.source, engine)
         start = open_.get(key)
@@ -259,19 +391,41 @@ def _take_settings(open_: dict[tuple[str, str], Start], stripped: Stripped, numb
         start.last = max(start.last, number)
 
 
-def _take_error(open_: dict[tuple[str, str], Start], stripped: Stripped, number: int) -> None:
+def _take_frame(open_: dict[tuple[str, str], Start], stripped: Stripped) -> None:
+    """Keep what a traceback's function says of a start's phase."""
+    start = _latest(open_, stripped.source)
+    frame = frame_of(stripped.text)
+    if start is not None and frame:
+        start.frames = inner(start.frames, frame)
+
+
+def _take_error(
+    open_: dict[tuple[str, str], Start], stripped: Stripped, number: int
+) -> Start | None:
     """Keep an error with the start that it may have ended: its container's latest."""
-    mine = [start for (where, _), start in open_.items() if where == stripped.source]
-    if not mine and signal_of(stripped.text) is not None:
+    start = _latest(open_, stripped.source)
+    if start is None and signal_of(stripped.text) is not None:
         # Who runs a container tells its end: by its name, or of the only one.
         sources = {where for where, _ in open_}
         named = {where for where in sources if where and where in stripped.text}
         if len(of := named or sources) == 1:
-            mine = [start for (where, _), start in open_.items() if where in of]
-    if mine:
-        start = max(mine, key=lambda one: one.last)
-        if start.ending.take(stripped.text, number, start.told):
-            start.last = max(start.last, number)
+            start = _latest(open_, next(iter(of)))
+    if start is None and (known_of(stripped.text) is not None):
+        engine = _engine_of(stripped)
+        start = open_[stripped.source, engine] = Start(engine, stripped.source, number)
+        start.told = start.first - 1
+    if start is None:
+        return None
+    if start.ending.take(stripped.text, number, start.told_of(stripped.rank), stripped.rank):
+        start.last = max(start.last, number)
+        if start.ending.line == number:
+            start.ended_at = start.frames or start.phase
+    return start if start.ending.expects(number + 1) else None
+
+
+def _engine_of(stripped: Stripped) -> str:
+    """Return the engine whose process says a line of no engine's shape."""
+    return "vllm" if _OF_VLLM.match(stripped.rank) else "unknown"
 
 
 def _take_oom(
@@ -279,12 +433,11 @@ def _take_oom(
 ) -> None:
     """Keep an out-of-memory text with the start that it ended; of no engine, by itself."""
     source = stripped.source
-    mine = [start for (where, _), start in open_.items() if where == source]
-    if not mine:
+    start = _latest(open_, source)
+    if start is None:
         named = engine or "pytorch"
-        open_[source, named] = Start(named, source, number)
-        mine = [open_[source, named]]
-    start = max(mine, key=lambda one: one.last)
+        start = open_[source, named] = Start(named, source, number)
     start.last = max(start.last, number)
+    start.ended_at = start.frames or start.phase
     if len(start.oom) < _MOST_OOM_LINES:
         start.oom.append(stripped.text[:_LONG])

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from kvcalc.core.logs import Difference, Fact, LoggedTerm, Predicted
+from kvcalc.core.logs import Difference, Fact, LoggedTerm, Outcome, Predicted
 from kvcalc.core.units import format_bytes
-from kvcalc.measure.logs.errors import whole
+from kvcalc.measure.logs.errors import shortened, whole
 from kvcalc.measure.logs.explain import MAY_BE
-from kvcalc.measure.logs.failure import failure
+from kvcalc.measure.logs.failure import REFUSALS, beyond_weights, failure
+from kvcalc.measure.logs.known_errors import known_of
 from kvcalc.measure.logs.oom import judged
+from kvcalc.measure.logs.phases import PHASES
 from kvcalc.measure.logs.starts import Start
 from kvcalc.measure.logs.terms import excess
 
-__all__ = ["End", "ended", "held_against", "outside", "was_sized"]
+__all__ = [
+    "End",
+    "ended",
+    "held_against",
+    "opening",
+    "otherwise",
+    "outside",
+    "was_sized",
+]
 
 _SIZED = (
     *("kv_cache_tokens", "num_gpu_blocks", "max_total_num_tokens", "max_concurrency", "k_size"),
@@ -33,60 +43,151 @@ class End(NamedTuple):
     """How a start ended.
 
     Attributes:
-        clause: `did not start: ...`; "started"; "" where its log ends before the cache.
+        outcome: in one word (core.logs.Outcome).
+        clause: `did not start: ...`; "started"; "" where its log ends before it says either.
         failure: what ended it, or the server later; None for nothing.
         sizes: room or length may be the reason: settings that buy room are to the point.
         error: the error's line where it is the reason; "" where it is not.
         killed: the host ended it with the signal that it sends where its memory runs out.
         code: of the refusal that ended it, in the engine's table; "" for none.
+        cure: what to change where the table of known errors tells it; "" where it does not.
     """
 
+    outcome: Outcome
     clause: str
     failure: str | None = None
     sizes: bool = True
     error: str = ""
     killed: bool = False
+    cure: str = ""
     code: str = ""
 
 
-def ended(start: Start, facts: Mapping[str, Fact], told: Mapping[str, Predicted]) -> End:
+def ended(
+    start: Start,
+    facts: Mapping[str, Fact],
+    told: Mapping[str, Predicted],
+    because: str = "",
+) -> End:
     """Return how a start ended.
 
     Args:
         start: whose lines they are.
         facts: its figures.
         told: kvcalc's.
+        because: what ran out of the GPU's memory, or who took it, where that is known.
     """
     if start.refused is not None:
         code, text = start.refused
         reason = whole(text)
         clause = f"did not start: {reason.rstrip('.')}"
-        return End(clause, reason, sizes=code in _OF_BLOCKS, code=code)
+        return End("refused", clause, reason, sizes=code in _OF_BLOCKS, code=code)
     sized = was_sized(start, facts)
     ending = start.ending
-    died = start.died and ("stopped" in start.flags or not sized)
-    error = ending.told if died else ""
+    ready = start.ready or (sized and ending.served)
+    if start.died and ending.known is not None and ending.known.ends:
+        ready = False  # the server's own process gave up: a port in use is found out last
+    died = start.died and ("stopped" in start.flags or not sized or _at_start(start))
+    error = _told_with_phase(start) if died and not ready else ""
+    known = ending.known if error else None
     oom = judged(start.oom)
-    of_oom = not error and died and oom is not None and "stopped" in start.flags
-    why = oom.summary.rstrip(".") if oom is not None and of_oom else error
-    failed = failure(start.engine, start.flags, facts, told, why)
+    of_oom = oom is not None and not ready and (not error or ending.follows)
+    failed = failure(start.engine, start.flags, facts, told, "" if of_oom else error)
+    if of_oom and oom is not None and not _of_size(start):
+        why = because or (_cut(oom.summary) if oom.verdict != "unknown" else _said(start))
+        clause = f"ran out of memory{_when(start, sized=sized)}: {why}"
+        return End("died", clause, why)
     if failed:
-        code = next((code for flag, code in _CODES.items() if flag in start.flags), "")
+        if "nothing_left" in start.flags and (why := because or beyond_weights(facts)):
+            failed = f"{failed.rstrip('.')}; {why}"
         mine = bool(error) and failed == error
-        clause = f"did not start: {failed.rstrip('.')}"
-        of_size, killed = not mine or _of_length(error), mine and ending.killed
-        return End(clause, failed, of_size, error, killed, "" if mine else code)
+        code = next((code for flag, code in _CODES.items() if flag in start.flags), "")
+        return End(
+            "refused" if _of_size(start) else "died",
+            f"did not start: {failed.rstrip('.')}{_at(start) if mine and ending.killed else ''}",
+            failed,
+            not mine or (known is None and _of_length(error)),
+            error,
+            mine and ending.killed,
+            "" if known is None else known.cure,
+            "" if mine else code,
+        )
     if oom is not None:
-        return End(f"ran out of memory: {oom.summary.rstrip('.')}")
+        return End(
+            "died_later", f"started, and ran out of memory: {_cut(oom.summary)}", _cut(oom.summary)
+        )
     if sized and start.died_later:
         fatal = ending.told_fatal
-        return End(f"started, and died later: {fatal}", fatal, sizes=False, killed=ending.killed)
+        clause = f"started, and died later: {fatal}"
+        known = known_of(ending.fatal)
+        cure = "" if known is None else known.cure
+        return End("died_later", clause, fatal, sizes=False, killed=ending.killed, cure=cure)
     if "request_refused" in start.flags:
         asked, most = facts.get("asked_tokens"), facts.get("max_model_len_that_fits")
         if asked is not None and most is not None:
             reason = f"{asked.printed} tokens, where the cache's manager takes {most.printed}"
-            return End(f"serves, and refused a request: {reason}")
-    return End("started" if sized else "")
+            return End("started", f"serves, and refused a request: {reason}")
+    if ready:
+        return End("started", "started")
+    return End("sized" if sized else "unknown", "")
+
+
+def opening(end: End) -> str:
+    """Return the first sentence of a verdict."""
+    if end.clause:
+        return f"It {end.clause}."
+    if end.outcome == "sized":
+        return (
+            "It started as far as the log goes: the cache was sized; the log ends before the server"
+            " is ready."
+        )
+    return "The log ends before the cache was sized."
+
+
+def _when(start: Start, *, sized: bool) -> str:
+    """Return what a start was at when its memory ran out, as far as its lines tell."""
+    if start.ended_at == "allocating" and not start.frames and sized:
+        return " after the cache was sized"
+    return f" while {PHASES[start.ended_at]}" if start.ended_at else ""
+
+
+def _said(start: Start) -> str:
+    """Return an out-of-memory text that has no figures."""
+    return _cut(shortened(start.oom[-1], _LONGEST))
+
+
+def _at(start: Start) -> str:
+    return f", while {PHASES[start.ended_at]}" if start.ended_at else ""
+
+
+_LONGEST = 300
+
+
+def _cut(text: str) -> str:
+    return text.rstrip(".")
+
+
+def _of_size(start: Start) -> bool:
+    """Whether the engine itself refused the start for want of room."""
+    return bool(start.flags.keys() & {flag for flag, _ in REFUSALS})
+
+
+def _at_start(start: Start) -> bool:
+    """Whether an error behind the sizing of a cache is the start's, and no request's.
+
+    One of a request is said by the server's own process, and by one that has said that it serves.
+    """
+    ending = start.ending
+    known = ending.known
+    return start.is_worker(ending.rank) or ending.cut or (known is not None and known.ends)
+
+
+def _told_with_phase(start: Start) -> str:
+    """Return the error that ended a start; where the log cuts it off, what the start was at."""
+    ending = start.ending
+    if not ending.cut:
+        return ending.told
+    return f"an error while {PHASES[start.ended_at]}, of which the log that is here cuts the reason"
 
 
 _OF_BLOCKS = ("sequences-over-state-blocks", "graphs-over-state-blocks")
@@ -135,7 +236,7 @@ def held_against(
 
 
 def outside(terms: tuple[LoggedTerm, ...], total: int | None, card: str | None) -> str:
-    """Return what the memory says against the card that was named; "" for nothing."""
+    """Return what the memory says against the card that was named for certain; "" for nothing."""
     named = card or "the card"
     if excess(terms, total):
         parts = [t for t in terms if t.logged is not None and t.logged[0] > 0]
@@ -145,8 +246,17 @@ def outside(terms: tuple[LoggedTerm, ...], total: int | None, card: str | None) 
             f" It was not on {named}: {names} come to {format_bytes(held)}, more than the"
             f" {format_bytes(total or 0)} of it."
         )
+    return ""
+
+
+def otherwise(terms: tuple[LoggedTerm, ...], card: str | None) -> Iterator[str]:
+    """Yield a note where a term is not what kvcalc would have said of a GPU without the log.
+
+    It speaks against what was assumed of the weights or the settings, not against the server.
+    """
     names = ", ".join(term.name for term in terms if term.agrees is False)
-    return f" Outside of what kvcalc says of {named} without the log: {names}." if names else ""
+    if names:
+        yield f"outside of what kvcalc would have said of {card or 'the GPU'} without the log: {names}"
 
 
 _FEW = 3

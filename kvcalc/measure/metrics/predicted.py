@@ -71,6 +71,9 @@ def compared(
         kv_cache_bytes=sum(pool.total_bytes for pool in found.pools) or None,
         kv_cache_tokens=found.kv_cache_tokens,
         max_concurrency=found.max_concurrency,
+        num_cpu_blocks=None
+        if not block_bytes or server.swap_space_bytes is None
+        else server.swap_space_bytes // block_bytes,
         used_bytes=None
         if block_bytes is None or server.blocks_used is None
         else server.blocks_used * block_bytes,
@@ -192,6 +195,9 @@ def _figures(
     yield "block_size", server.block_size, predicted.block_size
     if own:
         yield "num_blocks", server.num_blocks, predicted.num_blocks
+    # Swap space over the bytes of a block (V0's worker/cache_engine.py): the one figure that tells
+    # them where the page names no bytes of the cache.
+    yield "num_cpu_blocks", server.num_cpu_blocks, predicted.num_cpu_blocks
     yield "kv_cache_tokens", server.kv_cache_tokens, predicted.kv_cache_tokens
     yield "max_concurrency", server.max_concurrency, predicted.max_concurrency
 
@@ -231,6 +237,11 @@ def _cause(name: str, server: ServerMetrics, made: CachePlan, *, given: bool) ->
         if given:
             return "the page tells what was set, and the start made another block of it"
         return "a block size that was set: give it with --block"
+    if name == "num_cpu_blocks":
+        return (
+            "a block of other bytes: another model, another share of the layers or heads (--tp,"
+            " --pp), or another cache dtype"
+        )
     if name == "num_blocks":
         return (
             "another share of the layers or heads (--tp, --pp), another cache dtype, draft layers,"

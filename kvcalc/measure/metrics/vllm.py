@@ -54,6 +54,9 @@ def _engine(replica: str | None, series: Series) -> ServerMetrics:
             *("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_memory_bytes"),
         )
     )
+    cpu_blocks, swap = (
+        series.label_count(labels, name) for name in ("num_cpu_blocks", "swap_space_bytes")
+    )
     product = block * blocks if block and blocks else None
     usage = series.ratio("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
     concurrency = _positive(labels.get("kv_cache_max_concurrency"))
@@ -66,6 +69,8 @@ def _engine(replica: str | None, series: Series) -> ServerMetrics:
         kv_cache_dtype=None if dtype in ABSENT else printable(dtype),
         block_size=block or None,
         num_blocks=blocks or None,
+        num_cpu_blocks=cpu_blocks or None,
+        swap_space_bytes=swap or None,
         block_tokens=product,
         block_tokens_are_capacity=are,
         why=why,

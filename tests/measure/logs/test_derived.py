@@ -56,7 +56,8 @@ def test_sequences_by_their_states() -> None:
     log = "llama_memory_recurrent: size = 448.88 MiB ( 3 cells, 64 layers, 3 seqs 0 rs_seq)"
     found = _answer(log, load_model("qwen3.5-27b"))
     assert _setting(found, "parallel") == "3"
-    assert {"state_size", "state_cells", "state_seqs"} <= set(found.agrees)
+    assert "state_size" in found.agrees
+    assert "state_seqs" not in found.agrees  # it is what the number was taken from
 
 
 def test_the_allocation_that_failed_was_the_cache() -> None:
@@ -190,7 +191,7 @@ def test_tgis_kernels_by_their_blocks(size: int, kernels: str) -> None:
     log += f"Setting max batch total tokens to {9000 * size}"
     found = _answer(log)
     assert _setting(found, "attention_backend") == kernels
-    assert {"kv_cache_tokens", "block_size"} <= set(found.agrees)
+    assert found.agrees == ()  # for any model
 
 
 # ------------------------------------------------- steps, states, padding layers
