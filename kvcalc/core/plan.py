@@ -220,7 +220,8 @@ class Rank(Value, frozen=True, kw_only=True):
         fixed_bytes: tables that do not depend on the sequences, paid for by the budget.
         outside_bytes: tables that the engine allocates beside its budget.
         sizing: how a budget becomes states and tokens, under the `tokens` split.
-        weights_bytes: of the model's weights on it; None where they are not known.
+        weights_bytes: of the model's weights on it, at least; None where they are not known.
+        weights_more: what they may take beyond that, where no file tells them.
         memory_bytes: of the device; None where nothing tells it.
         on_host: it is the host's memory and no GPU: what is given for a GPU's cache says nothing
             of it.
@@ -235,6 +236,7 @@ class Rank(Value, frozen=True, kw_only=True):
     outside_bytes: NonNegative = 0
     sizing: TokenBudget | None = None
     weights_bytes: NonNegative | None = None
+    weights_more: NonNegative = 0
     memory_bytes: NonNegative | None = None
     on_host: bool = False
 
@@ -350,6 +352,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
         start: what the engine does where one sequence of the maximum does not fit.
         start_spares_tokens: an engine that shortens the maximum stays so many tokens below what
             the cache holds.
+        moved_bytes: of the weights, what the engine moves to the host to make room; 0: none.
         host: what the engine takes of the host's memory.
         notes: one line for every rule that moved a number.
         unsupported: what is not modelled, with the size of the difference where it is known.
@@ -376,6 +379,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     check_fixed_units: bool = True
     start: Start = "refuses"
     start_spares_tokens: NonNegative = 0
+    moved_bytes: NonNegative = 0
     host: tuple[HostPart, ...] = ()
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()

@@ -26,12 +26,13 @@ from kvcalc.engines.llamacpp.fitting import (
     sized,
     told,
 )
-from kvcalc.engines.llamacpp.host import host_parts
+from kvcalc.engines.llamacpp.host import host_parts, on_host
 from kvcalc.engines.llamacpp.notes import convention, explain, not_modelled
 from kvcalc.engines.llamacpp.ranks import ranks_of
 from kvcalc.engines.llamacpp.settings import Settings, resolve
+from kvcalc.engines.llamacpp.standins import with_tensors
 from kvcalc.engines.llamacpp.start_up import start_up_log
-from kvcalc.engines.llamacpp.weights import layers_told, weights_by_device
+from kvcalc.engines.llamacpp.weights import layers_told, moved, weights_by_device
 
 __all__ = ["Interval", "compute_buffer", "plan", "start_up_log"]
 
@@ -44,6 +45,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         InvalidValueError, UnknownNameError, UsageError: a setting that makes no sense.
     """
     notes: list[str] = []
+    model = with_tensors(model)
     settings = resolve(model, deployment, notes)
     size = fit_context(deployment, settings, lambda other: _bytes(plan(model, other)))
     fitted = None
@@ -55,12 +57,14 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     if size is not None:
         deployment = sized(deployment, size)
         settings = resolve(model, deployment, notes := notes[:1] if fitted is None else [])
+    asked = settings
     if fitted is not None:
         settings = placed(settings, fitted)
         notes.extend(told(fitted, settings))
     notes[:0] = beyond(model, settings.cells.longest if settings.ctx_given else None)
     contexts = _all_contexts(model, deployment, settings, notes)
     weights = weights_by_device(contexts, settings, None if fitted is None else fitted.moves())
+    before = weights_by_device(contexts, asked, None)
     ranks = with_buffers(ranks_of(contexts, settings, weights), contexts, settings)
     if not any(rank.pools for rank in ranks):
         raise UnsupportedError(
@@ -79,13 +83,14 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         split="fixed",
         max_model_len=settings.cells.longest,
         max_sequences=settings.cells.sequences,
-        host=host_parts(contexts[0], settings),
+        moved_bytes=moved(before, weights),
+        host=(*on_host(ranks, weights, settings), *host_parts(contexts, settings)),
         notes=tuple(notes),
         unsupported=(
             *not_modelled(contexts, settings, deployment),
             *fit_unsupported(model, deployment, settings, fitted),
         ),
-        convention=(*convention(contexts, settings), *fit_convention(fitted)),
+        convention=(*convention(contexts, settings), *fit_convention(fitted, deployment)),
         source=f"llama.cpp {settings.build.text}: src/llama-context.cpp, {_files(contexts[0])}",
     )
 
@@ -112,7 +117,7 @@ def _bytes(found: CachePlan) -> int:
 
 def _spec(draft: str | ModelSpec) -> ModelSpec:
     if isinstance(draft, ModelSpec):
-        return draft
+        return with_tensors(draft)
     raise InvalidValueError(
         f"draft_model {draft!r:.40} is a name where the model itself is wanted",
         hint="call kvcalc.plan, which looks the name up",

@@ -56,7 +56,7 @@ def explain(
             " those of one"
         )
     yield from buffer_notes(main, settings)
-    yield from host_notes(main, settings)
+    yield from host_notes(contexts, settings)
 
 
 def _bytes(ranks: tuple[Rank, ...], names: str) -> int:

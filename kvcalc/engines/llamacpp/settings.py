@@ -19,7 +19,7 @@ from kvcalc.engines.llamacpp.ollama import from_ollama
 from kvcalc.engines.llamacpp.placing import Placing, gpu_layers, placing_of
 from kvcalc.engines.llamacpp.slots import Asked, cells_of, fits
 from kvcalc.engines.llamacpp.types import CacheTypes, cache_types
-from kvcalc.engines.llamacpp.version import Build, Rules, build, rules_of
+from kvcalc.engines.llamacpp.version import Build, Rules, build, checkpoints_by_default, rules_of
 
 __all__ = ["MARGIN", "Settings", "resolve"]
 
@@ -64,6 +64,7 @@ class Settings(NamedTuple):
         rs_seq: rollback snapshots of a state that are asked for.
         method: how tokens are proposed; None where none are.
         checkpoints: context checkpoints a slot (host memory).
+        mapped: weights on the host are mapped from the file.
         cache_ram: MiB of the prompt cache in host memory; -1 without a limit.
         fits: what was not given is made to fit into memory (fit); a context not below fit_ctx
             tokens.
@@ -85,6 +86,7 @@ class Settings(NamedTuple):
     draft_gpu_layers: int | None
     checkpoints: int
     cache_ram: int
+    mapped: bool
     fits: bool
     fit_ctx: int
     ctx_given: bool
@@ -137,8 +139,9 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         method=method,
         placing=placing_of(deployment, asked),
         draft_gpu_layers=gpu_layers(asked, "n_gpu_layers_draft"),
-        checkpoints=asked.number("ctx_checkpoints", 32, low=0),
+        checkpoints=asked.number("ctx_checkpoints", checkpoints_by_default(found.number), low=0),
         cache_ram=asked.number("cache_ram", 8192, low=-1),
+        mapped=_mapped(asked),
         fits=fitting,
         fit_ctx=asked.number("fit_ctx", 4096, low=1),
         ctx_given=deployment.max_model_len is not None
@@ -151,6 +154,15 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
 def _mebibytes(asked: Args, name: str) -> tuple[int, ...]:
     """Return bytes by device of a list of MiB; empty where it was not given."""
     return tuple(int(mib * _MIB) for mib in asked.numbers(name) or ())
+
+
+_MAPPED = ("auto", "mmap", "mmap+mlock")
+
+
+def _mapped(asked: Args) -> bool:
+    """Whether weights on the host are mapped from the file (--load-mode)."""
+    mode = asked.choice("load_mode", (*_MAPPED, "none", "mlock", "dio"))
+    return mode is None or mode in _MAPPED
 
 
 def _without_fit(asked: Args) -> Iterator[str]:

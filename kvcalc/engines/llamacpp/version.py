@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
 
-__all__ = ["NEWEST", "Build", "Rules", "build", "rules_of"]
+__all__ = ["NEWEST", "Build", "Rules", "build", "checkpoints_by_default", "rules_of"]
 
 
 class Build(NamedTuple):
@@ -171,3 +171,15 @@ def _pad(number: int, before: int) -> int | None:
     if number >= _ROUNDED_AGAIN:
         return 256
     return 1 if number == _EXACT else None
+
+
+_CHECKPOINTS = ((6140, 0), (6700, 3), (7950, 8))
+"""First build that has more -> checkpoints a slot before it; 32 now. They came in August 2025 (pull
+requests 15293, 16453), and nobody looked up in which build of February 2026 8 became 32."""
+
+_MOST_CHECKPOINTS = 32
+
+
+def checkpoints_by_default(build: int) -> int:
+    """Return how many checkpoints a slot keeps where nobody says."""
+    return next((count for first, count in _CHECKPOINTS if build < first), _MOST_CHECKPOINTS)

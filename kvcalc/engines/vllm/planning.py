@@ -14,6 +14,7 @@ from kvcalc.core.attention import SlidingWindow
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
+from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines.vllm.assemble import ranks_of
@@ -104,7 +105,7 @@ def _as_built(model: ModelSpec, settings: Settings, notes: list[str]) -> ModelSp
     """Return the model with the windows that vLLM's class for it makes of the config's."""
     if not settings.rules.widens_cohere or not (model.architecture or "").startswith("Cohere2"):
         return model
-    wider = {
+    wider: dict[Cache, SlidingWindow] = {
         cache: msgspec.structs.replace(cache, sliding_window=cache.sliding_window + 1)
         for _, cache in model.caches()
         if isinstance(cache, SlidingWindow)
