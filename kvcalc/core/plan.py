@@ -170,6 +170,7 @@ class Pool(Value, frozen=True, kw_only=True):
         sized: what of a sized budget these units are, under the `tokens` split.
         beside: the settings fix the units, and their bytes come beside the budget and not out of
             it.
+        dtype: what its rows are kept in, `K:V` where the two differ; empty for the plan's.
     """
 
     name: str
@@ -183,6 +184,7 @@ class Pool(Value, frozen=True, kw_only=True):
     check_unit_bytes: Positive | None = None
     sized: Sized = "tokens"
     beside: bool = False
+    dtype: str = ""
 
     def __post_init__(self) -> None:
         if not self.groups or max(g.unit_bytes for g in self.groups) > self.unit_bytes:

@@ -16,7 +16,7 @@ from kvcalc.engines.llamacpp.settings import Settings, resolve
 from kvcalc.engines.llamacpp.standins import with_tensors
 from kvcalc.engines.llamacpp.terms import compute_term, driver_term, spilled
 
-__all__ = ["budgets"]
+__all__ = ["budgets", "compute_of"]
 
 
 def budgets(
@@ -41,19 +41,25 @@ def budgets(
     """
     require_ranks(weights, len(plan.ranks))
     gpu = named_card(deployment)
-    model = with_tensors(model)
     settings = resolve(model, deployment, [])
-    if not settings.ctx_given:
-        streams = 1 if settings.cells.unified else settings.cells.sequences
-        settings = resolve(model, sized(deployment, plan.max_model_len * streams), [])
-    spills = plan.moved_bytes > 0 or spilled(model, settings)
-    inside = (compute_term(model, settings, spills=spills), driver_term(gpu))
+    inside = (compute_of(model, deployment, plan), driver_term(gpu))
     return tuple(
         _host(weight)
         if rank.on_host
         else _device(gpu, _free(settings, rank, free_bytes), (weight, *inside))
         for rank, weight in zip(plan.ranks, weights, strict=True)
     )
+
+
+def compute_of(model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Term:
+    """Return the compute buffer of a plan: of its context, which fit may have cut."""
+    model = with_tensors(model)
+    settings = resolve(model, deployment, [])
+    if not settings.ctx_given:
+        streams = 1 if settings.cells.unified else settings.cells.sequences
+        settings = resolve(model, sized(deployment, plan.max_model_len * streams), [])
+    spills = plan.moved_bytes > 0 or spilled(model, settings)
+    return compute_term(model, settings, spills=spills)
 
 
 def _free(settings: Settings, rank: Rank, free_bytes: int | None) -> int | None:

@@ -161,6 +161,7 @@ def _context(
         states=1 + rs_seq,
         per_sequence=any(k.cache in ("csa", "hca", "lid") for k in kept),
         names=names,
+        dtype=types.name if names else "",
     )
     n_gpu = settings.draft_gpu_layers if names == "draft " else settings.placing.n_gpu_layers
     return Context(served, kept, sizes, n_gpu, flash, rs_seq)

@@ -16,6 +16,7 @@ from kvcalc.core.units import format_count
 from kvcalc.measure.logs.accounting import accounted
 from kvcalc.measure.logs.cures import after, cures
 from kvcalc.measure.logs.explain import differing, explained
+from kvcalc.measure.logs.llamacpp_memory import on_gpu, with_file
 from kvcalc.measure.logs.oom import judged
 from kvcalc.measure.logs.predict import cache_budget, predicted
 from kvcalc.measure.logs.reading import ReadStart
@@ -73,6 +74,8 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     agreeing = tuple(
         name for name in told if name in facts and name not in {d.name for d in differences}
     )
+    if start.engine == "llama.cpp":
+        given = with_file(given, facts)
     sized, levers = _capacity(model, deployment, given, made, facts)
     budget = sized.budget if sized is not None else ()
     per_token = made.growth(windows_open=False) if made is not None else None
@@ -80,7 +83,10 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     end = ended(start, facts, told)
     oom = judged(start.oom)
     total = total_of(facts, budget)
-    terms = terms_of(start.engine, facts, budget, start.devices)
+    own = {}
+    if start.engine == "llama.cpp" and made is not None and model is not None:
+        own = on_gpu(start, model, deployment, made, given)
+    terms = terms_of(start.engine, facts, budget, start.devices, own)
     card = gpu_name(found.deployment.gpu)
     if excess(terms, total):
         notes.append(f"what is logged does not fit on {card or 'the card'}: --gpu names another")

@@ -122,6 +122,8 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         shown = value.name if isinstance(value, (ModelSpec, GpuSpec)) else str(value)
         named.append(Named(name=name, value=shown, source="given"))
     own.update(given.args)
+    if start.engine == "llama.cpp":
+        own.setdefault("fit", "off")  # what it chose is what the log shows
     deployment = msgspec.structs.replace(deployment, **{**given.settings, "engine_args": own})
     if isinstance(deployment.gpu, str):
         deployment = msgspec.structs.replace(

@@ -18,7 +18,7 @@ from kvcalc.measure.logs.errors import ERROR_WORDS, Ending
 from kvcalc.measure.logs.facts import Said, fact_of
 from kvcalc.measure.logs.prefixes import Stripped, strip
 from kvcalc.measure.logs.settings import Settings, settings_of
-from kvcalc.measure.logs.shapes import Reading, Shape, read
+from kvcalc.measure.logs.shapes import Shape, read
 from kvcalc.measure.logs.signals import signal_of
 
 __all__ = ["Start", "starts_of"]
@@ -108,6 +108,8 @@ class Start:
             return True
         if shape.changes:
             return self.sized and "draft" not in self.flags and self._changes(shape, stripped.text)
+        if shape.says == "loading" and self.flags["loading"] <= self.flags.get("draft", 0):
+            return False  # the draft's own file
         if shape.once and (rank or (self.settings.whole("data_parallel_size") or 1) == 1):
             return True
         return shape.opens and (self.sized or not shape.kinds)
@@ -153,7 +155,9 @@ class Start:
             for name, kind in shape.kinds.items():
                 text = match[name]
                 if text is not None and name != "device":
-                    self._take(name + ending, shape.keep, stripped, line, read(text.strip(), kind))
+                    of = match["device"] if shape.keep == "latest" else stripped.rank
+                    said = of, line, stripped.times, read(text.strip(), kind)
+                    self._take(name + ending, shape.keep, said)
         if not found:
             return False
         self._note(shape_id, shape, stripped, line)
@@ -176,21 +180,27 @@ class Start:
             self.files.setdefault(stripped.file, stripped.number)
         self.last = line
 
-    def _take(self, name: str, keep: str, stripped: Stripped, line: int, reading: Reading) -> None:
+    def _take(self, name: str, keep: str, said: Said) -> None:
         taken = self._readings.setdefault(name, [])
         self._keep.setdefault(name, keep)
         if len(taken) < _MOST_READINGS:
-            taken.append((stripped.rank, line, stripped.times, reading))
+            taken.append(said)
 
     def _take_device(self, match: re.Match[str], shape: Shape) -> None:
         """Add what a line says of one device to what its other lines say of it."""
-        if shape.keep != "sum" or "device" not in shape.kinds or len(self.devices) > _MOST_DEVICES:
+        if shape.keep not in ("sum", "latest") or "device" not in shape.kinds:
+            return
+        if len(self.devices) > _MOST_DEVICES:
             return
         of = self.devices.setdefault(match["device"], {})
         for name, kind in shape.kinds.items():
-            if name != "device":
+            if name != "device" and match[name] is not None:
                 found = read(match[name], kind)
                 both = of.setdefault(name, [0, 0])
+                if found.low is None:
+                    continue
+                if shape.keep == "latest":
+                    both[:] = 0, 0
                 both[0] += int(found.low or 0)
                 both[1] += int(found.high or 0)
 
