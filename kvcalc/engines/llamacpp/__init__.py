@@ -8,6 +8,8 @@ sizes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.explain import beyond
@@ -28,10 +30,12 @@ from kvcalc.engines.llamacpp.fitting import (
 )
 from kvcalc.engines.llamacpp.host import host_parts, on_host
 from kvcalc.engines.llamacpp.notes import convention, explain, not_modelled
+from kvcalc.engines.llamacpp.pools import pools_of
 from kvcalc.engines.llamacpp.ranks import ranks_of
 from kvcalc.engines.llamacpp.settings import Settings, resolve
 from kvcalc.engines.llamacpp.standins import with_tensors
 from kvcalc.engines.llamacpp.start_up import start_up_log
+from kvcalc.engines.llamacpp.version import open_changes
 from kvcalc.engines.llamacpp.weights import layers_told, moved, weights_by_device
 
 __all__ = ["Interval", "compute_buffer", "plan", "start_up_log"]
@@ -71,6 +75,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
             f"llama.cpp keeps no KV cache for {model.name}",
             hint="use --engine none to see what its layers are",
         )
+    notes.extend(_otherwise(model, deployment, settings, contexts))
     notes.extend(layers_told(contexts, settings, weights))
     notes.extend(explain(contexts, ranks, settings, deployment))
     return CachePlan(
@@ -107,6 +112,38 @@ def _all_contexts(
     if deployment.draft_model is not None:
         found.append(draft_context(_spec(deployment.draft_model), model, settings, notes))
     return found
+
+
+def _otherwise(
+    model: ModelSpec, deployment: Deployment, settings: Settings, contexts: list[Context]
+) -> Iterator[str]:
+    """Yield what the other rule gives where nobody knows which of two a build has.
+
+    Nothing is said where both give the same.
+    """
+    ours = _caches(contexts)
+    for name, change in open_changes(settings.build).items():
+        try:
+            other = resolve(model, deployment, [], name)
+            told = f"{format_count(_caches(_all_contexts(model, deployment, other, [])))} B"
+            same = told == f"{format_count(ours)} B"
+        except UnsupportedError as error:
+            told, same = f"a refusal ({error.message})", False
+        if not same:
+            yield (
+                f"between b{change.before} and b{change.after} {change.what}: caches of"
+                f" {format_count(ours)} B {'after' if change.later else 'before'} that, which are"
+                f" taken, or {told}"
+            )
+
+
+def _caches(contexts: list[Context]) -> int:
+    """Return the bytes of the caches of all contexts."""
+    return sum(
+        pool.total_bytes(pool.units or 0)
+        for context in contexts
+        for pool in pools_of(context.kept, context.sizes)
+    )
 
 
 def _bytes(found: CachePlan) -> int:

@@ -139,13 +139,13 @@ def _context(
     if settings.flash and not flash:
         notes.append(f"llama.cpp switches flash attention off for {served.arch}")
     check_types((run for _, run in layers), types, flash=flash)
-    _check_build(served, layers, settings)
+    _check_build(layers, settings)
     kept = tensors_of(
         served,
         layers,
         types,
         flash=flash,
-        latent_v=bool(settings.rules.latent_v),
+        latent_v=settings.rules.latent_v,
         indexers=indexers,
     )
     rs_seq = 0
@@ -157,7 +157,7 @@ def _context(
         cells=settings.cells,
         window=served.window,
         window_pad=settings.rules.window_pad or (settings.rules.pad if flash else 0) or 1,
-        swa_full=settings.swa_full or settings.rules.windows is False,
+        swa_full=settings.swa_full or not settings.rules.windows,
         states=1 + rs_seq,
         per_sequence=any(k.cache in ("csa", "hca", "lid") for k in kept),
         names=names,
@@ -167,22 +167,11 @@ def _context(
     return Context(served, kept, sizes, n_gpu, flash, rs_seq)
 
 
-def _check_build(served: Served, layers: list[tuple[int, LayerRun]], settings: Settings) -> None:
+def _check_build(layers: list[tuple[int, LayerRun]], settings: Settings) -> None:
     """Refuse builds that kvcalc knows too little of for such layers."""
-    rules, text = settings.rules, settings.build.text
     caches = [cache for _, run in layers for cache in run.caches]
-    about = None
-    if served.window and rules.windows is None:
-        about = "sliding layers got caches of their own"
-    elif any(cache.kind == "mla" for cache in caches) and rules.latent_v is None:
-        about = "the V beside MLA latents went away"
-    if about is not None:
+    if not settings.rules.states and any(cache.states() for cache in caches):
         raise NotModelledError(
-            f"about llama.cpp {text} {about}; kvcalc does not know on which side this build is",
-            hint=f"give another build, such as {NEWEST.text}",
-        )
-    if not rules.states and any(cache.states() for cache in caches):
-        raise NotModelledError(
-            f"kvcalc does not model the states of llama.cpp {text}",
+            f"kvcalc does not model the states of llama.cpp {settings.build.text}",
             hint=f"give a build from b6465 (2025-09-13) on, such as {NEWEST.text}",
         )

@@ -94,13 +94,16 @@ class Settings(NamedTuple):
     compute: tuple[int, ...]
 
 
-def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Settings:
+def resolve(
+    model: ModelSpec, deployment: Deployment, notes: list[str], flipped: str = ""
+) -> Settings:
     """Return the settings of a deployment.
 
     Args:
         model: as published.
         deployment: as asked for.
         notes: a line is added for what was assumed or changed.
+        flipped: a change of rules that is taken the other way (version.open_changes).
 
     Raises:
         UnsupportedError: a setting that llama.cpp has not, or that kvcalc does not model.
@@ -118,8 +121,8 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     found = build(deployment.engine_version)
     given = args.read(deployment.engine_args)
     asked = from_ollama(given, model, deployment, found.text, notes)
-    rules = rules_of(found)
-    flash = _flash(asked, rules, found)
+    rules = rules_of(found, flipped)
+    flash = _flash(asked, rules)
     method, rs_seq = _speculation(asked, deployment)
     fitting = fits(asked, rules)
     notes.extend(_without_fit(asked) if not fitting else ())
@@ -172,18 +175,10 @@ def _without_fit(asked: Args) -> Iterator[str]:
         yield f"{' and '.join(given)} without effect: nothing is made to fit (fit)"
 
 
-def _flash(asked: Args, rules: Rules, found: Build) -> bool:
+def _flash(asked: Args, rules: Rules) -> bool:
     """Whether flash attention is on; `auto` counts as on, which every usual backend can."""
     word = asked.choice("flash_attn", ("auto", "on", "off"))
-    if word is not None:
-        return word != "off"
-    if rules.auto_flash is None:
-        raise NotModelledError(
-            f"about llama.cpp {found.text} flash attention became the default; kvcalc does not know"
-            " on which side this build is",
-            hint="give flash_attn: on or off",
-        )
-    return rules.auto_flash
+    return rules.auto_flash if word is None else word != "off"
 
 
 _WITH_TARGET = ("eagle3", "dflash", "dspark")

@@ -124,6 +124,8 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
     own.update(given.args)
     if start.engine == "llama.cpp":
         own.setdefault("fit", "off")  # what it chose is what the log shows
+        if own.get("parallel") == 1:
+            own.setdefault("kv_unified", True)  # the slots are those that came out
     deployment = msgspec.structs.replace(deployment, **{**given.settings, "engine_args": own})
     if isinstance(deployment.gpu, str):
         deployment = msgspec.structs.replace(
