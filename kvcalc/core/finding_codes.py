@@ -20,6 +20,7 @@ FINDING_CODES: Mapping[str, str] = {
     "boolean-value": "a switch with a value",
     "cache-duplicated": "ranks that keep the same bytes",
     "config-not-read": "a settings file that is not at hand",
+    "context-of-all-slots": "a context that several slots share or have parts of",
     "contradiction": "two settings that cannot both be",
     "demo-server": "a server for tests alone",
     "dummy-weights": "weights that are made up",
@@ -71,6 +72,7 @@ FINDING_CODES: Mapping[str, str] = {
     "unreadable": "a file that cannot be read",
     "unresolved-variable": "a variable without a value",
     "weights-format": "a format of weights whose size is not known",
+    "weights-on-host": "weights that lie in the host's memory",
     "windows-at-full-length": "layers with a window that keep every token",
 }
 """Code -> what it is about."""

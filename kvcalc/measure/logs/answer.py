@@ -9,13 +9,14 @@ import msgspec
 from kvcalc.core.answers import CapacityAnswer, Lever
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.logs import Difference, Fact, LogAnswer
+from kvcalc.core.logs import Difference, Fact, LogAnswer, Predicted
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count
 from kvcalc.measure.logs.accounting import accounted
 from kvcalc.measure.logs.cures import after, cures
 from kvcalc.measure.logs.explain import differing, explained
+from kvcalc.measure.logs.llamacpp_memory import cures as confirmed
 from kvcalc.measure.logs.llamacpp_memory import on_gpu, with_file
 from kvcalc.measure.logs.oom import judged
 from kvcalc.measure.logs.predict import cache_budget, predicted
@@ -112,7 +113,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         terms=terms,
         budget=budget,
         cures=(
-            *(cures(start.engine, start.flags, facts, told, rate) if end.sizes else ()),
+            *(_cures(start, model, deployment, given, facts, told, rate) if end.sizes else ()),
             *after(end.error, killed=end.killed),
             *(oom.advice if oom is not None else ()),
         ),
@@ -121,6 +122,26 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         notes=tuple(dict.fromkeys(notes)),
         unsupported=made.unsupported if made is not None else (),
     )
+
+
+def _cures(
+    start: Start,
+    model: ModelSpec | None,
+    deployment: Deployment,
+    given: Given,
+    facts: Mapping[str, Fact],
+    told: Mapping[str, Predicted],
+    rate: int | None,
+) -> tuple[str, ...]:
+    """Return what to change: of llama.cpp what a plan confirms, where model and GPU are known."""
+    if start.engine == "llama.cpp" and "allocation" in start.flags and model is not None:
+        try:
+            found = tuple(confirmed(model, deployment, given))
+        except KvcalcError:
+            found = ()
+        if found:
+            return found
+    return tuple(cures(start.engine, start.flags, facts, told, rate))
 
 
 def gpu_name(gpu: GpuSpec | str | None) -> str | None:

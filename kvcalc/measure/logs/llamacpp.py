@@ -132,8 +132,12 @@ SHAPES: tuple[Shape, ...] = (
     shape("allocating ", "allocating <failed_memory:MiB> MiB on device <failed_device:count>:"
           " <allocator:word> failed: out of memory", ends=True, fails=True,
           says="allocation"),
-    shape("failed to allocate", "failed to allocate [<failed_device_name:word> ]buffer[ of size "
-          "<failed_bytes:bytes>]", ends=True, fails=True, says="allocation"),
+    shape("failed to allocate", "failed to allocate [<failed_device_name:word> ]buffer of size "
+          "<failed_bytes:bytes>", ends=True, fails=True, says="allocation"),
+    shape("failed to allocate", "failed to allocate {buffer|compute}", ends=True, fails=True,
+          says="allocation"),
+    shape("unable to allocate ", "unable to allocate <failed_device_name:word> buffer", ends=True,
+          fails=True, says="allocation"),
     shape("for kv cache", "failed to allocate buffer for kv cache", ends=True, fails=True,
           says="cache_failed"),
     shape("failed to initialize the context", "failed to initialize the context", ends=True,

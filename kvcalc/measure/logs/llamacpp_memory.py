@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from kvcalc.core.deployment import Deployment
+from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Fact
 from kvcalc.core.model import ModelSpec
@@ -15,9 +15,15 @@ from kvcalc.engines import plan
 from kvcalc.engines.llamacpp.budget import compute_of
 from kvcalc.measure.logs.resolve import Given
 from kvcalc.measure.logs.starts import Start
+from kvcalc.sizing import Question
+from kvcalc.sizing.changes import Change
+from kvcalc.sizing.solve import solve
+from kvcalc.sizing.solve.searches import meets, tried, worked
 from kvcalc.sizing.weights import as_weighed
 
-__all__ = ["on_gpu", "with_file"]
+__all__ = ["cures", "on_gpu", "with_file"]
+
+_SMALL_STEP = 256
 
 _TYPE = re.compile(r"(?P<name>\w{2,12})(?: - (?P<size>Small|Medium|Large))?", re.ASCII)
 """`Q4_K - Medium` (llama_model_ftype_name): what most tensors of a file are kept in."""
@@ -77,3 +83,42 @@ def on_gpu(
         said["weights"] = placed.weights_bytes, placed.weights_bytes + placed.weights_more
     said["compute buffers"] = compute.low_bytes, compute.high_bytes
     return said
+
+
+def cures(model: ModelSpec, deployment: Deployment, given: Given) -> Iterator[str]:
+    """Yield what to change where memory ran out, each confirmed by a plan, the cheapest first.
+
+    Args:
+        model: of the start.
+        deployment: with the GPU; without it nothing is said.
+        given: the weights, and what is free of the GPU.
+    """
+    if not isinstance(deployment.gpu, GpuSpec):
+        return
+    question = Question(
+        model=model,
+        deployment=deployment,
+        weights_bytes=given.weights_bytes,
+        quantization=given.quantization,
+        may_move=0,
+    )
+    if meets(worked(question, Change("")), "low"):
+        yield f"end what else is on the {deployment.gpu.name}: by kvcalc the server fits on it"
+        return
+    step = deployment.engine_args.get("ubatch_size", 512)
+    if isinstance(step, int) and step > _SMALL_STEP:
+        smaller = Change("", {}, {"ubatch_size": _SMALL_STEP})
+        if tried(question, smaller, "low"):
+            yield f"-ub {_SMALL_STEP}: a smaller compute buffer"
+    longest = solve(question, "max-model-len").value
+    if longest:
+        slots = deployment.engine_args.get("parallel", 1)
+        unified = deployment.engine_args.get("kv_unified", True)
+        size = int(longest) * (1 if unified or not isinstance(slots, int) else slots)
+        yield f"-c {size}: the longest that fits"
+    packed = Change("", {}, {"cache_type_k": "q8_0", "cache_type_v": "q8_0", "flash_attn": "on"})
+    if tried(question, packed, "low"):
+        yield "-ctk q8_0 -ctv q8_0: the same context in little more than half of the cache"
+    layers = solve(question, "ngl").value
+    if layers:
+        yield f"-ngl {layers}: the most layers that fit, the output counted as one"

@@ -123,9 +123,7 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         named.append(Named(name=name, value=shown, source="given"))
     own.update(given.args)
     if start.engine == "llama.cpp":
-        own.setdefault("fit", "off")  # what it chose is what the log shows
-        if own.get("parallel") == 1:
-            own.setdefault("kv_unified", True)  # the slots are those that came out
+        _as_it_came_out(own)
     deployment = msgspec.structs.replace(deployment, **{**given.settings, "engine_args": own})
     if isinstance(deployment.gpu, str):
         deployment = msgspec.structs.replace(
@@ -141,6 +139,13 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         overrides=tuple(against),
         foreign=strange,
     )
+
+
+def _as_it_came_out(args: dict[str, Any]) -> None:
+    """Let llama.cpp's plan change nothing anew: its log shows what it chose."""
+    args.setdefault("fit", "off")
+    if args.get("parallel") == 1:
+        args.setdefault("kv_unified", True)  # some builds make four slots of one
 
 
 def _deployed(
