@@ -108,11 +108,17 @@ def _mtp(served: Served, settings: Settings, notes: list[str]) -> Context:
     """Return the context of the layers that predict further tokens (context type MTP)."""
     if not served.drafts:
         raise UnsupportedError(
-            f"{served.model.name} has no multi-token-prediction layers", hint="choose another draft"
+            f"{served.model.name} has no multi-token-prediction layers",
+            hint="choose another draft",
+            code="mtp-without-layers",
+            setting="speculative_method",
         )
     if served.arch is not None and served.arch not in MTP:
         raise UnsupportedError(
-            f"llama.cpp has no MTP context for {served.arch}", hint="choose another draft"
+            f"llama.cpp has no MTP context for {served.arch}",
+            hint="choose another draft",
+            code="mtp-without-layers",
+            setting="speculative_method",
         )
     return _context(
         served,
@@ -138,7 +144,7 @@ def _context(
     flash = settings.flash and served.arch not in WITHOUT_FLASH
     if settings.flash and not flash:
         notes.append(f"llama.cpp switches flash attention off for {served.arch}")
-    check_types((run for _, run in layers), types, flash=flash)
+    check_types((run for _, run in layers), types, settings.build.number, flash=flash)
     _check_build(layers, settings)
     kept = tensors_of(
         served,

@@ -140,7 +140,7 @@ def resolve(
         swa_full=asked.flag("swa_full", default=False),
         rs_seq=rs_seq,
         method=method,
-        placing=placing_of(deployment, asked),
+        placing=placing_of(deployment, asked, found.number),
         draft_gpu_layers=gpu_layers(asked, "n_gpu_layers_draft"),
         checkpoints=asked.number("ctx_checkpoints", checkpoints_by_default(found.number), low=0),
         cache_ram=asked.number("cache_ram", 8192, low=-1),

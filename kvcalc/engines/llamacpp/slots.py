@@ -19,7 +19,9 @@ __all__ = ["Asked", "cells_of", "fits", "trained"]
 
 _DEFAULT_MAX_MODEL_LEN = 8192
 _SERVER_SLOTS = 4
-_MOST_SEQUENCES = 256  # LLAMA_MAX_SEQ
+_MOST_SEQUENCES, _FEW_SEQUENCES = 256, 64  # LLAMA_MAX_SEQ
+_FEW_UNTIL = 6150
+"""About the last build that was read with the few (August 2025)."""
 _N_BATCH, _N_UBATCH = 2048, 512
 
 
@@ -144,9 +146,13 @@ def _slots(asked: Asked, notes: list[str]) -> tuple[int, bool]:
         notes.append(
             f"no number of slots was given: llama-server takes {seqs}, which share one cache"
         )
-    if seqs > _MOST_SEQUENCES:
+    most = _MOST_SEQUENCES if asked.build.number > _FEW_UNTIL else _FEW_SEQUENCES
+    if seqs > most:
         raise UnsupportedError(
-            f"{seqs} sequences: llama.cpp has at most {_MOST_SEQUENCES}", hint="give fewer"
+            f"{seqs} sequences: llama.cpp {asked.build.text} has at most {most}",
+            hint="give fewer",
+            code="sequences-over-limit",
+            setting="parallel",
         )
     if not rules.streams:
         if asked.args.given("kv_unified") and not unified:

@@ -6,6 +6,8 @@ numbered in their order, so that none is taken for another.
 
 from __future__ import annotations
 
+from functools import partial
+
 from kvcalc.measure.logs.shapes import Shape, shape
 
 __all__ = ["SHAPES"]
@@ -19,7 +21,38 @@ buffer's owner: in whole MiB, rounded down. What is not accounted for wraps arou
 
 _K_V = "[, K (<k_type:word>): <k_size:MiB> MiB, V (<v_type:word>): <v_size:MiB> MiB]"
 
+_refuses = partial(shape, ends=True, fails=True)
+
+_REFUSALS = (
+    _refuses("requires flash_attn", "quantized V cache requires flash_attn",
+             says="quantised-v-needs-flash"),
+    _refuses("requires flash_attn", "V cache quantization requires flash_attn",
+             says="quantised-v-needs-flash"),
+    _refuses("requires Flash Attention", "quantized V cache was requested, but this requires Flash"
+             " Attention", says="quantised-v-needs-flash"),
+    _refuses("does not divide n_embd_head", "{K|V} cache type <refused_type:word> with block size"
+             " <type_block:count> does not divide", says="cache-type-over-head"),
+    _refuses("different K (", "does not support different K (<k_type:word>) and V (<v_type:word>)"
+             " cache types", says="latent-cache-types"),
+    _refuses("n_seq_max must be", "n_seq_max must be <= <most_sequences:count>",
+             says="sequences-over-limit"),
+    _refuses("SPLIT_MODE_TENSOR requires", "SPLIT_MODE_TENSOR requires flash_attn",
+             says="split-needs-flash"),
+    _refuses("SPLIT_MODE_TENSOR not", "SPLIT_MODE_TENSOR not implemented for architecture",
+             says="split-not-served"),
+    _refuses("support split buffers", "device <failed_device_name:word> does not support split"
+             " buffers", says="split-rows-not-served"),
+    _refuses("for main_gpu", "invalid value for main_gpu: <main_gpu:count> (available devices: "
+             "<devices_there:count>)", says="main-gpu-out-of-range"),
+    _refuses("input configs", "got <split_parts:count> input configs, but system only has "
+             "<most_devices:count> devices", says="devices-over-limit"),
+    _refuses("context type MTP", "context type MTP requested but model doesn't contain MTP layers",
+             says="mtp-without-layers"),
+)  # fmt: skip
+"""Lines in which llama.cpp refuses to start, each by its code in engines/llamacpp/refusals.tsv."""
+
 SHAPES: tuple[Shape, ...] = (
+    *_REFUSALS,
     shape("build: ", "build: <build:count> (<commit:word>)", opens=True),
     shape("build = ", "build = <build:count> (<commit:word>)", opens=True),
     shape("version: ", "version: <build:count> (<commit:word>)", opens=True),
