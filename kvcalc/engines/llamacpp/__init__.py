@@ -68,7 +68,9 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     notes[:0] = beyond(model, settings.cells.longest if settings.ctx_given else None)
     contexts = _all_contexts(model, deployment, settings, notes)
     weights = weights_by_device(contexts, settings, None if fitted is None else fitted.moves())
-    before = weights_by_device(contexts, asked, None)
+    before = weights
+    if fitted is not None:
+        before = weights_by_device(_all_contexts(model, deployment, asked, []), asked, None)
     ranks = with_buffers(ranks_of(contexts, settings, weights), contexts, settings)
     if not any(rank.pools for rank in ranks):
         raise UnsupportedError(

@@ -134,13 +134,12 @@ def _cures(
     rate: int | None,
 ) -> tuple[str, ...]:
     """Return what to change: of llama.cpp what a plan confirms, where model and GPU are known."""
-    if start.engine == "llama.cpp" and "allocation" in start.flags and model is not None:
+    known = start.engine == "llama.cpp" and isinstance(deployment.gpu, GpuSpec)
+    if model is not None and known and "allocation" in start.flags:
         try:
-            found = tuple(confirmed(model, deployment, given))
+            return tuple(confirmed(model, deployment, given))
         except KvcalcError:
-            found = ()
-        if found:
-            return found
+            return ()
     return tuple(cures(start.engine, start.flags, facts, told, rate))
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kvcalc.core.logs import Fact
 
-__all__ = ["Devices", "Told", "gpus_of", "is_host", "on_device"]
+__all__ = ["Devices", "Told", "gpus_of", "is_host", "more_than_devices", "on_device"]
 
 Devices = Mapping[str, Mapping[str, list[int]]]
 """Device -> figure -> [least, most] bytes of its lines together."""
@@ -61,6 +61,8 @@ def on_device(name: str, devices: Devices, facts: Mapping[str, Fact]) -> Told | 
         return None
     lines, table = _FIGURES[name]
     device = _fullest(devices)
+    if name == "cache" and (every := more_than_devices(facts)):
+        return Told(every, "all devices together")
     told = {} if device is None else devices[device]
     parts, places = [], []
     for figure, whole in zip(lines, ("cache_size", "state_size"), strict=False):
@@ -68,15 +70,29 @@ def on_device(name: str, devices: Devices, facts: Mapping[str, Fact]) -> Told | 
             parts.append((told[figure][0], told[figure][1]))
             places.append(f"{device}" if name == "cache" else f"{device}: all of its lines")
         elif name == "cache" and not any(figure in found for found in devices.values()):
-            every = _spans(facts, whole) if table not in told else []
-            parts += every
-            places += ["all devices together"] * bool(every)
+            sizes = _spans(facts, whole) if table not in told else []
+            parts += sizes
+            places += ["all devices together"] * bool(sizes)
     if not parts and table in told and told[table][1] < _WRAPPED:
         parts, places = [(told[table][0], told[table][1])], [f"{device}: the table"]
     if not parts:
         return None
     span = sum(low for low, _ in parts), sum(high for _, high in parts)
     return Told(span, "; ".join(dict.fromkeys(places)))
+
+
+def more_than_devices(facts: Mapping[str, Fact]) -> tuple[int, int] | None:
+    """Return what caches and states come to where lines of some devices are missing; None: none."""
+    missing = False
+    spans = []
+    for figure, whole in zip(_FIGURES["cache"][0], ("cache_size", "state_size"), strict=True):
+        held, every = facts.get(figure), _spans(facts, whole)
+        spans += every
+        if held is not None and isinstance(held.high, int):
+            missing = missing or held.high < sum(low for low, _ in every)
+    if not missing:
+        return None
+    return sum(low for low, _ in spans), sum(high for _, high in spans)
 
 
 def _spans(facts: Mapping[str, Fact], name: str) -> list[tuple[int, int]]:

@@ -18,6 +18,7 @@ from kvcalc.core.search import first_that
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.engines import start_up_log
 from kvcalc.measure.logs.derived import paged_blocks
+from kvcalc.measure.logs.devices import more_than_devices
 from kvcalc.measure.logs.starts import starts_of
 
 __all__ = ["Span", "agrees", "cache_budget", "predicted", "span_text"]
@@ -240,8 +241,8 @@ def _devices(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, 
     failed = "failed_memory" in facts or "failed_bytes" in facts
     logged = sum(name.startswith("cache_size") for name in facts)
     pools = {p.name for rank in plan.ranks for p in rank.pools if not p.name.endswith("state")}
-    if logged > len(pools):
-        return  # a draft's, of which nothing is known here
+    if logged > len(pools) or more_than_devices(facts):
+        return  # a draft's, of which nothing is known here; or lines of some devices are missing
     for name, of in (("kv_buffer", False), ("state_buffer", True)):
         if name not in facts or (failed and "cache_size" not in facts):
             continue  # of a start that failed in between, only some devices have their part
