@@ -99,7 +99,7 @@ def work(question: Question) -> Worked:
     middles = tuple((low + high) // 2 for low, high in zip(lows, highs, strict=True))
     cards = _on_cards(found, counted)
     barred = _moves_too_much(question, found)
-    if not cards and deployment.engine == "llama.cpp":
+    if not cards and deployment.engine == "llama.cpp" and not found.moved_bytes:
         barred = _weights_alone(question, deployment)
     return Worked(found, memory, lows, middles, highs, each, cards, gpu, barred, long, own)
 

@@ -122,7 +122,7 @@ def _ends(model: ModelSpec, deployment: Deployment, settings: Settings) -> Itera
                 for one in seen
             )
         known = most and not settings.compute and isinstance(gpu, GpuSpec)
-        copied = largest_in_layers(model.weights) if known else 0
+        copied = largest_in_layers(model.weights, model.num_hidden_layers) if known else 0
         yield End(tuple(max(0, size) for size in free), copied, cache(compute), most)
 
 

@@ -196,9 +196,13 @@ def loaded(
     )
 
 
-def largest_in_layers(tensors: Iterable[WeightTensor]) -> int:
-    """Return the bytes of the largest tensor of a layer, at most."""
-    sizes = (t.bytes + t.more_bytes for t in tensors if _LAYER.match(t.name))
+def largest_in_layers(tensors: Iterable[WeightTensor], layers: int) -> int:
+    """Return the bytes of the largest tensor of the first so many layers, at most."""
+    sizes = (
+        t.bytes + t.more_bytes
+        for t in tensors
+        if (match := _LAYER.match(t.name)) and int(match[1]) < layers
+    )
     return max(sizes, default=0)
 
 

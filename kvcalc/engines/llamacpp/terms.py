@@ -48,7 +48,7 @@ def compute_term(model: ModelSpec, settings: Settings, *, spills: bool = False) 
         low, high = min(settings.compute), max(settings.compute)
         return Term(name="activation", low_bytes=low, high_bytes=high, source="compute_mib")
     source = f"the compute buffer of {tokens} tokens over {cells} cells (sched_reserve)"
-    copied = largest_in_layers(model.weights) if spills else 0
+    copied = largest_in_layers(model.weights, model.num_hidden_layers) if spills else 0
     if copied:
         source += ", and the largest tensor of a layer on the host"
     known = compute_buffer(model, settings, gpu=True)
