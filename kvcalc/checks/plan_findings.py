@@ -40,6 +40,9 @@ def on_plan(target: Target, sized: Sized) -> Iterator[Finding]:
         _fraction_interval,
         _two_limits,
         _below_floor,
+        _slots_share,
+        _weights_on_host,
+        _cut_by_engine,
     ):
         yield from look(target, sized)
 
@@ -357,3 +360,96 @@ def _two_limits(target: Target, sized: Sized) -> Iterator[Finding]:
         "max_tokens",
         "free_gpu_memory_fraction",
     )
+
+
+def _slots_share(target: Target, sized: Sized) -> Iterator[Finding]:
+    """Find a context that several slots share or have parts of: what one request gets."""
+    plan, args = sized.plan, sized.question.deployment.engine_args
+    context, slots = args.get("ctx_size"), plan.max_sequences
+    if not isinstance(context, int) or isinstance(context, bool) or not slots or slots == 1:
+        return
+    each = plan.max_model_len
+    if each >= context:
+        message = (
+            f"{format_count(slots)} slots share a context of {format_count(context)} tokens: a"
+            f" request gets up to {format_count(each)}, and {format_count(slots)} at once"
+            f" {format_count(each // slots)} each"
+        )
+    else:
+        message = (
+            f"a request gets {format_count(each)} tokens: a context of {format_count(context)} is"
+            f" divided by {format_count(slots)} slots"
+        )
+    yield _finding(
+        target,
+        "context-of-all-slots",
+        "note",
+        message,
+        f"{_set(target, 'ctx_size', context * slots)} is {format_count(context)} for each, where"
+        " that is meant",
+        "ctx_size",
+        "parallel",
+        amount=each,
+    )
+
+
+def _weights_on_host(target: Target, sized: Sized) -> Iterator[Finding]:
+    """Find weights in the host's memory: where the settings put them, or the engine to make room.
+
+    The embedding, which is there always, is no finding.
+    """
+    plan = sized.plan
+    parts = [part for part in plan.host if part.name == "weights"]
+    held = sum(part.high_bytes or 0 for part in parts)
+    args = sized.question.deployment.engine_args
+    split = len({rank.on_host for rank in plan.ranks}) > 1  # layers on both sides
+    if plan.moved_bytes:
+        yield _finding(
+            target,
+            "weights-on-host",
+            "warning",
+            f"up to {format_bytes(plan.moved_bytes)} of the weights do not fit on the GPU: the"
+            f" engine moves them to the host's memory ({format_bytes(held)} there in all), which"
+            " slows every token down",
+            "smaller weights, or a larger GPU, if that is not meant",
+            "n_gpu_layers",
+            amount=plan.moved_bytes,
+        )
+    elif held and (split or _OFF_GPU & args.keys()):
+        yield _finding(
+            target,
+            "weights-on-host",
+            "note",
+            f"up to {format_bytes(held)} of the weights stay in the host's memory, as the settings"
+            " say",
+            "see that the host has so much to spare",
+            *sorted(_OFF_GPU),
+            "n_gpu_layers",
+            amount=held,
+        )
+
+
+_OFF_GPU = {"cpu_moe", "n_cpu_moe", "n_cpu_ffn", "override_tensor"}
+"""Settings that keep weights off the GPU while their layers' caches stay there."""
+
+_CONTEXTS = {"ctx_size", "kv_unified_per_slot", "num_ctx", "ollama_num_parallel"}
+"""Settings that give llama.cpp's context a length; ollama always gives one."""
+
+
+def _cut_by_engine(target: Target, sized: Sized) -> Iterator[Finding]:
+    """Find a context that the engine cuts to what there is room for, as nobody gave one."""
+    plan, model, deployment = sized.plan, sized.question.model, sized.question.deployment
+    given = deployment.max_model_len is not None or _CONTEXTS & deployment.engine_args.keys()
+    if target.engine != "llama.cpp" or model.longest is None or given:
+        return
+    if plan.max_model_len < model.longest:
+        yield _finding(
+            target,
+            "length-is-shortened",
+            "note",
+            f"an automatic maximum comes to {format_count(plan.max_model_len)} tokens of the"
+            f" model's {format_count(model.longest)}: fit cuts the context to what there is room"
+            " for",
+            "name the length that you need, so that a start without room for it fails",
+            "ctx_size",
+        )

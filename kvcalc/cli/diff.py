@@ -8,12 +8,13 @@ from kvcalc.cli import inputs
 from kvcalc.cli.options import OUTPUT, argument, flag, register
 from kvcalc.cli.output import Shown, emit
 from kvcalc.cli.values import Values
-from kvcalc.core.errors import UsageError
+from kvcalc.core.errors import InputError, UsageError
 
 _FILES = (
-    argument("before", "BEFORE", "A `check --format json` (or capacity's) of before.", str | None),
+    argument("before", "BEFORE", "A `check --format json` (or capacity's) of before; or a"
+             " server's start-up log.", str | None),
     argument("after", "AFTER", "The same of after.", str | None),
-)
+)  # fmt: skip
 _REGRESSION = 1
 _D = "Difference"
 _ASKED = (
@@ -53,7 +54,13 @@ def run(values: Values) -> None:
         raise UsageError("which two files?", hint="write kvcalc diff before.json after.json")
     if before == after == "-":
         raise UsageError("stdin is asked for twice", hint="name a file for one of them")
-    found = compared(read_document(before), read_document(after), unchanged=values["all"])
+    try:
+        documents = read_document(before), read_document(after)
+    except InputError:
+        if not _logs(values, before, after):
+            raise
+        return
+    found = compared(*documents, unchanged=values["all"])
     shown = Shown(
         blocks=lambda units: difference.blocks(found, units),
         formats={"csv": lambda _: difference_csv.as_csv(found)},
@@ -61,3 +68,17 @@ def run(values: Values) -> None:
     emit("diff", values, inputs.echo(values), found, (), shown=shown)
     if values["fail_on_regression"] and any(each.costs for each in found):
         raise typer.Exit(_REGRESSION)
+
+
+def _logs(values: Values, before: str, after: str) -> bool:
+    """Compare two start-up logs, as `kvcalc log` does; whether they are two."""
+    from kvcalc.measure.logs import compared, read_start
+
+    if "-" in (before, after):
+        return False  # what was read of it is gone
+    try:
+        reads = read_start(before), read_start(after)
+    except InputError:
+        return False
+    emit("log-diff", values, inputs.echo(values), [compared(*reads)], ())
+    return True

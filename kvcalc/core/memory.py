@@ -45,7 +45,7 @@ TERM_NAMES: dict[TermName, str] = {
 
 
 class HostPart(Value, frozen=True, kw_only=True):
-    """What an engine takes of the host's memory beside its weights and caches there.
+    """What an engine takes of the host's memory: caches, buffers, weights that stay there.
 
     Attributes:
         name: what it is.

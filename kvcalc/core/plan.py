@@ -214,6 +214,7 @@ class Pool(Value, frozen=True, kw_only=True):
         sized: what of a sized budget these units are, under the `tokens` split.
         beside: the settings fix the units, and their bytes come beside the budget and not out of
             it.
+        dtype: what its rows are kept in, `K:V` where the two differ; empty for the plan's.
     """
 
     name: str
@@ -227,6 +228,7 @@ class Pool(Value, frozen=True, kw_only=True):
     check_unit_bytes: Positive | None = None
     sized: Sized = "tokens"
     beside: bool = False
+    dtype: str = ""
 
     def __post_init__(self) -> None:
         if not self.groups or max(g.unit_bytes for g in self.groups) > self.unit_bytes:
@@ -264,7 +266,8 @@ class Rank(Value, frozen=True, kw_only=True):
         fixed_bytes: tables that do not depend on the sequences, paid for by the budget.
         outside_bytes: tables that the engine allocates beside its budget.
         sizing: how a budget becomes states and tokens, under the `tokens` split.
-        weights_bytes: of the model's weights on it; None where they are not known.
+        weights_bytes: of the model's weights on it, at least; None where they are not known.
+        weights_more: what they may take beyond that, where no file tells them.
         memory_bytes: of the device; None where nothing tells it.
         on_host: it is the host's memory and no GPU: what is given for a GPU's cache says nothing
             of it.
@@ -279,6 +282,7 @@ class Rank(Value, frozen=True, kw_only=True):
     outside_bytes: NonNegative = 0
     sizing: TokenBudget | None = None
     weights_bytes: NonNegative | None = None
+    weights_more: NonNegative = 0
     memory_bytes: NonNegative | None = None
     on_host: bool = False
 
@@ -411,6 +415,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
         start_spares_tokens: an engine that shortens the maximum stays so many tokens below what
             the cache holds.
         floors: units without which it does not start, beside that check.
+        moved_bytes: of the weights, what the engine moves to the host to make room; 0: none.
         host: what the engine takes of the host's memory.
         notes: one line for every rule that moved a number.
         unsupported: what is not modelled, with the size of the difference where it is known.
@@ -439,6 +444,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     start: Start = "refuses"
     start_spares_tokens: NonNegative = 0
     floors: tuple[Floor, ...] = ()
+    moved_bytes: NonNegative = 0
     host: tuple[HostPart, ...] = ()
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()

@@ -95,7 +95,7 @@ def summarise(
                 block_bytes=r.pools[0].unit_bytes if len(r.pools) == 1 else None,
                 needed_bytes=r.bytes_needed(longest),
                 pools=_pools(r) if plan.split == "fixed" else (),
-                weights_bytes=r.weights_bytes,
+                weights_bytes=None if r.weights_more else r.weights_bytes,
             )
             for r in plan.ranks
         ),

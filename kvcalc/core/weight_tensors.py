@@ -12,10 +12,11 @@ class WeightTensor(Value, frozen=True, kw_only=True):
 
     Attributes:
         name: as in the file, such as `blk.7.ffn_up.weight`.
-        bytes: of its data.
+        bytes: of its data; at least, where no file tells them.
         row: elements of its innermost dimension.
         block: elements that its type packs together; 1 where it packs none.
         block_bytes: bytes that they become.
+        more_bytes: what it may take beyond `bytes`; 0 where a file tells it.
     """
 
     name: str
@@ -23,3 +24,4 @@ class WeightTensor(Value, frozen=True, kw_only=True):
     row: NonNegative
     block: Positive
     block_bytes: Positive
+    more_bytes: NonNegative = 0

@@ -30,6 +30,7 @@ from kvcalc.core.weight_split import (
 
 __all__ = [
     "beside_bytes",
+    "bytes_of_parts",
     "parameters",
     "weights_on_rank",
 ]
@@ -191,7 +192,7 @@ def _from_tensors(model: ModelSpec, size: ModelSize, ranks: Ranks, *, drafts: bo
 def _copies(model: ModelSpec, size: ModelSize, ranks: Ranks) -> int:
     """Return what a rank keeps beyond its share: KV heads in copies, latents whole."""
     try:
-        parts = _bytes_of(model, size, stage_parts(model, ranks), None)
+        parts = bytes_of_parts(model, size, stage_parts(model, ranks), None)
     except UnsupportedError:
         return 0
     own, even = on_rank(model, parts, ranks), evenly(parts, ranks)
@@ -210,8 +211,8 @@ def _from_total(
         return Term(name="weights", low_bytes=low, high_bytes=high, source=source)
     size = model.size or ModelSize()
     try:
-        whole = _bytes_of(model, size, count_parts(model), None)
-        own = _bytes_of(model, size, stage_parts(model, ranks), None)
+        whole = bytes_of_parts(model, size, count_parts(model), None)
+        own = bytes_of_parts(model, size, stage_parts(model, ranks), None)
     except UnsupportedError:
         return _evenly_shared(low, high, source, ranks)
     if not drafts:
@@ -267,7 +268,7 @@ def _from_widths(
     parts = stage_parts(model, ranks)
     if not drafts:
         parts.pop("draft", None)
-    held = on_rank(model, _bytes_of(model, size, parts, quantization), ranks)
+    held = on_rank(model, bytes_of_parts(model, size, parts, quantization), ranks)
     exact = all(low == high for low, high in parts.values())
     words = quantization or size.weights_dtype or model.dtype
     return Term(
@@ -279,8 +280,14 @@ def _from_widths(
     )
 
 
-def _bytes_of(model: ModelSpec, size: ModelSize, parts: Parts, quantization: str | None) -> Parts:
-    """Return the bytes of parts, in whole bytes, from their parameters."""
+def bytes_of_parts(
+    model: ModelSpec, size: ModelSize, parts: Parts, quantization: str | None
+) -> Parts:
+    """Return the bytes of parts, in whole bytes, from their parameters.
+
+    Raises:
+        UnsupportedError: the format that they are stored in is not known.
+    """
     found: Parts = {}
     for part, (low, high) in parts.items():
         width = _width_of_part(model, size, part, quantization)

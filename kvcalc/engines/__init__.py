@@ -20,6 +20,7 @@ __all__ = [
     "budgets",
     "known",
     "plan",
+    "plans_by_weights",
     "refusal_codes",
     "shares_out",
     "start_up_log",
@@ -164,6 +165,11 @@ def budgets(
     module = import_module(_BUDGETS[engine])
     found: tuple[MemoryBudget, ...] = module.budgets(model, deployment, plan, weights, free_bytes)
     return found
+
+
+def plans_by_weights(engine: str) -> bool:
+    """Whether what an engine plans depends on what the weights take (llama.cpp's fit)."""
+    return known(engine) == "llama.cpp"
 
 
 def shares_out(engine: str) -> bool:

@@ -181,7 +181,8 @@ def comparison_blocks(results: Sequence[LogComparison], size: Size) -> list[Bloc
             columns = ("changed", "first", "second", "tokens", "how they are counted")
             blocks.append(Grid(columns, rows, text_columns=frozenset({4})))
         counts = ["no tokens" if n is None else f"{format_count(n)} tokens" for n in result.tokens]
-        blocks.append(Text((f"logged: {counts[0]} and {counts[1]}",)))
+        if result.tokens != (None, None):
+            blocks.append(Text((f"logged: {counts[0]} and {counts[1]}",)))
         if result.notes:
             blocks += [Heading("why"), Text(result.notes)]
     return blocks

@@ -18,11 +18,11 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import cdiv, format_bytes, format_count
 from kvcalc.core.visible import left_free
-from kvcalc.engines import budgets, plan, shares_out
+from kvcalc.engines import budgets, plan, plans_by_weights, shares_out
 from kvcalc.sizing.shares import LONGER
 from kvcalc.sizing.sharing import Refusal, check_shares, with_free
 from kvcalc.sizing.sizes import sizes_of
-from kvcalc.sizing.weights import least_without_cache, weights_of
+from kvcalc.sizing.weights import as_weighed, least_without_cache, weights_of
 from kvcalc.sizing.worked import Worked
 
 __all__ = ["Question", "listen", "work"]
@@ -43,6 +43,7 @@ class Question(NamedTuple):
         instances: servers of this kind on each card.
         free_bytes: of each card before this server starts; None where it is alone.
         all_layouts: splits over GPUs that nobody deploys are solutions too.
+        may_move: bytes of weights that the engine may move to the host to make room; None: any.
     """
 
     model: ModelSpec
@@ -55,6 +56,7 @@ class Question(NamedTuple):
     instances: int = 1
     free_bytes: int | None = None
     all_layouts: bool = False
+    may_move: int | None = None
 
     @property
     def each(self) -> int:
@@ -90,6 +92,9 @@ def work(question: Question) -> Worked:
     """
     for heard in _listening:
         heard()
+    if plans_by_weights(question.deployment.engine):
+        model = as_weighed(question.model, question.weights_bytes, question.quantization)
+        question = question._replace(model=model, weights_bytes=None, quantization=None)
     deployment = with_free(question.deployment, question.free_bytes)
     check_shares(deployment, question.instances)
     found = plan(question.model, deployment)
@@ -117,8 +122,8 @@ def work(question: Question) -> Worked:
     highs = tuple(one.cache_bytes[1] for one in memory)
     middles = tuple((low + high) // 2 for low, high in zip(lows, highs, strict=True))
     cards = _on_cards(found, counted)
-    barred = None
-    if not cards and deployment.engine == "llama.cpp":
+    barred = _moves_too_much(question, found)
+    if not cards and deployment.engine == "llama.cpp" and not found.moved_bytes:
         barred = _weights_alone(question, deployment)
     return Worked(found, memory, lows, middles, highs, each, cards, gpu, barred, long, own)
 
@@ -172,6 +177,14 @@ def _counted(found: CachePlan, memory: tuple[MemoryBudget, ...]) -> tuple[Memory
         else one
         for one, rank in zip(memory, found.ranks, strict=True)
     )
+
+
+def _moves_too_much(question: Question, found: CachePlan) -> Refusal | None:
+    """Return that more weights leave the GPUs than a search allows; None where they do not."""
+    if question.may_move is None or found.moved_bytes <= question.may_move:
+        return None
+    moved = format_bytes(found.moved_bytes)
+    return Refusal(f"{found.engine} moves {moved} of the weights to the host", found.moved_bytes)
 
 
 def _weights_alone(question: Question, deployment: Deployment) -> Refusal | None:

@@ -196,8 +196,11 @@ def _yes(question: Question, worked: Worked, low: Figures, high: Figures) -> str
     every = _every(question)
     room = _room(low, high)
     places = worked.plan.max_running
+    host = ""
+    if moved := worked.plan.moved_bytes:
+        host = f", with {format_bytes(moved)} of the weights moved to the host"
     if places is None or low.max_concurrency <= places:
-        return f"Yes: {room} {longest} at once{every}."
+        return f"Yes: {room} {longest} at once{every}{host}."
     setting = PLACES.get(worked.plan.engine, "max_num_seqs")
     return (
         f"Yes: {format_count(places)} {longest} run at once{every} ({setting}), and the cache has"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.memory import Term
 from kvcalc.core.model import PARTITION, ModelSpec, stage_partition
-from kvcalc.core.plan import CachePlan
+from kvcalc.core.plan import CachePlan, Rank
+from kvcalc.core.size import ModelSize
+from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, weight_width
 from kvcalc.core.weights import beside_bytes, weights_on_rank
 from kvcalc.sizing.sizes import sizes_of
 
@@ -77,54 +81,44 @@ def _by_device(
 ) -> tuple[Term, ...]:
     """Return the weights on each device of llama.cpp: layers lie where their caches lie.
 
-    Exact where a file tells the tensors; else as pipeline stages have them: the embedding stays on
-    the host with the first layers, and the output lies with the last of them (llama-model.cpp,
-    load_tensors). A model whose output is its embedding has it there a second time.
+    The plan tells them, by its tensors or by bounds of those that its file would have.
     """
-    asked = quantization is not None or total_bytes is not None
-    if not asked and all(rank.weights_bytes is not None for rank in found.ranks):
-        return tuple(_exact(rank.weights_bytes or 0) for rank in found.ranks)
-    counts = [0 if r.share is None else r.share.num_hidden_layers for r in found.ranks]
-    if sum(counts) != model.num_hidden_layers:  # heads are shared out, and not layers
-        return _by_head(model, counts, total_bytes, quantization)
-    devices = [count for r, count in zip(found.ranks, counts, strict=True) if not r.on_host]
-    on_host = sum(count for r, count in zip(found.ranks, counts, strict=True) if r.on_host)
-    if not devices:
-        whole = weights_on_rank(model, quantization=quantization, total_bytes=total_bytes)
-        return (whole,) * len(found.ranks)
-    sizes = (on_host, *devices)
-    stages = [
-        weights_on_rank(
-            model,
-            pp=len(sizes),
-            stage=stage,
-            sizes=sizes,
-            quantization=quantization,
-            total_bytes=total_bytes,
+    del total_bytes, quantization  # they are the model's own by now (as_weighed)
+    if all(rank.weights_bytes is not None for rank in found.ranks):
+        return tuple(_on_device(model, rank) for rank in found.ranks)
+    return _by_head(model, [0] * len(found.ranks), None, None)
+
+
+def _on_device(model: ModelSpec, rank: Rank) -> Term:
+    low, size = rank.weights_bytes or 0, model.size or ModelSize()
+    source = "the file's tensors"
+    if not model.weights:
+        source = (
+            size.weights_source
+            or f"counted from the widths, in {size.weights_dtype or model.dtype}"
         )
-        for stage in range(len(sizes))
-    ]
-    host, *others = stages
-    if model.size is None or model.size.tie_word_embeddings is not False:
-        layers = model.num_hidden_layers
-        table = weights_on_rank(
-            model,
-            pp=2,
-            stage=0,
-            sizes=(0, layers),
-            quantization=quantization,
-            total_bytes=total_bytes,
-        )
-        others[-1] = _added(others[-1], 0, table.high_bytes, "")
-    placed = iter(zip(devices, others, strict=True))
-    terms = []
-    for rank in found.ranks:
-        count, term = (on_host, host) if rank.on_host else next(placed)
-        if len(found.ranks) > 1:
-            told = f"; {count} of {model.num_hidden_layers} layers"
-            term = _added(term, 0, 0, told)
-        terms.append(term)
-    return tuple(terms)
+    return Term(name="weights", low_bytes=low, high_bytes=low + rank.weights_more, source=source)
+
+
+def as_weighed(model: ModelSpec, total_bytes: int | None, quantization: str | None) -> ModelSpec:
+    """Return a model whose weights are what was asked about, instead of what is known of them."""
+    if total_bytes is None and quantization is None:
+        return model
+    # A total says more than a format of other engines, which a GGUF file has in part at most.
+    known = quantization is not None and (weight_width(quantization).tables or total_bytes is None)
+    size = msgspec.structs.replace(
+        model.size or ModelSize(),
+        parameters=None,
+        weights_bytes=total_bytes,
+        weights_error_bytes=None,
+        weights_dtype=(quantization or "").strip().lower() if known else UNKNOWN_FORMAT,
+        expert_dtype=None,
+        encoder_bytes=0,
+        kept=None,
+        parts=(),
+        weights_source=None if total_bytes is None else "as given",
+    )
+    return msgspec.structs.replace(model, size=size, weights=())
 
 
 def least_without_cache(model: ModelSpec, layers: int, **asked: Any) -> int:
@@ -147,10 +141,6 @@ def _by_head(
     source = f"{whole.source}; heads are shared out over the devices"
     term = Term(name="weights", low_bytes=0, high_bytes=whole.high_bytes, source=source)
     return (term,) * len(counts)
-
-
-def _exact(size: int) -> Term:
-    return Term(name="weights", low_bytes=size, high_bytes=size, source="the file's tensors")
 
 
 def _added(term: Term, low: int, high: int, source: str) -> Term:

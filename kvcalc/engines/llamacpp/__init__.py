@@ -8,6 +8,8 @@ sizes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.explain import beyond
@@ -26,12 +28,15 @@ from kvcalc.engines.llamacpp.fitting import (
     sized,
     told,
 )
-from kvcalc.engines.llamacpp.host import host_parts
+from kvcalc.engines.llamacpp.host import host_parts, on_host
 from kvcalc.engines.llamacpp.notes import convention, explain, not_modelled
+from kvcalc.engines.llamacpp.pools import pools_of
 from kvcalc.engines.llamacpp.ranks import ranks_of
 from kvcalc.engines.llamacpp.settings import Settings, resolve
+from kvcalc.engines.llamacpp.standins import with_tensors
 from kvcalc.engines.llamacpp.start_up import start_up_log
-from kvcalc.engines.llamacpp.weights import layers_told, weights_by_device
+from kvcalc.engines.llamacpp.version import open_changes
+from kvcalc.engines.llamacpp.weights import layers_told, moved, weights_by_device
 
 __all__ = ["Interval", "compute_buffer", "plan", "start_up_log"]
 
@@ -44,6 +49,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         InvalidValueError, UnknownNameError, UsageError: a setting that makes no sense.
     """
     notes: list[str] = []
+    model = with_tensors(model)
     settings = resolve(model, deployment, notes)
     size = fit_context(deployment, settings, lambda other: _bytes(plan(model, other)))
     fitted = None
@@ -55,18 +61,23 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     if size is not None:
         deployment = sized(deployment, size)
         settings = resolve(model, deployment, notes := notes[:1] if fitted is None else [])
+    asked = settings
     if fitted is not None:
         settings = placed(settings, fitted)
         notes.extend(told(fitted, settings))
     notes[:0] = beyond(model, settings.cells.longest if settings.ctx_given else None)
     contexts = _all_contexts(model, deployment, settings, notes)
     weights = weights_by_device(contexts, settings, None if fitted is None else fitted.moves())
+    before = weights
+    if fitted is not None:
+        before = weights_by_device(_all_contexts(model, deployment, asked, []), asked, None)
     ranks = with_buffers(ranks_of(contexts, settings, weights), contexts, settings)
     if not any(rank.pools for rank in ranks):
         raise UnsupportedError(
             f"llama.cpp keeps no KV cache for {model.name}",
             hint="use --engine none to see what its layers are",
         )
+    notes.extend(_otherwise(model, deployment, settings, contexts))
     notes.extend(layers_told(contexts, settings, weights))
     notes.extend(explain(contexts, ranks, settings, deployment))
     return CachePlan(
@@ -79,13 +90,14 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         split="fixed",
         max_model_len=settings.cells.longest,
         max_sequences=settings.cells.sequences,
-        host=host_parts(contexts[0], settings),
+        moved_bytes=moved(before, weights),
+        host=(*on_host(ranks, weights, settings), *host_parts(contexts, settings)),
         notes=tuple(notes),
         unsupported=(
             *not_modelled(contexts, settings, deployment),
             *fit_unsupported(model, deployment, settings, fitted),
         ),
-        convention=(*convention(contexts, settings), *fit_convention(fitted)),
+        convention=(*convention(contexts, settings), *fit_convention(fitted, deployment)),
         source=f"llama.cpp {settings.build.text}: src/llama-context.cpp, {_files(contexts[0])}",
     )
 
@@ -104,6 +116,38 @@ def _all_contexts(
     return found
 
 
+def _otherwise(
+    model: ModelSpec, deployment: Deployment, settings: Settings, contexts: list[Context]
+) -> Iterator[str]:
+    """Yield what the other rule gives where nobody knows which of two a build has.
+
+    Nothing is said where both give the same.
+    """
+    ours = _caches(contexts)
+    for name, change in open_changes(settings.build).items():
+        try:
+            other = resolve(model, deployment, [], name)
+            told = f"{format_count(_caches(_all_contexts(model, deployment, other, [])))} B"
+            same = told == f"{format_count(ours)} B"
+        except UnsupportedError as error:
+            told, same = f"a refusal ({error.message})", False
+        if not same:
+            yield (
+                f"between b{change.before} and b{change.after} {change.what}: caches of"
+                f" {format_count(ours)} B {'after' if change.later else 'before'} that, which are"
+                f" taken, or {told}"
+            )
+
+
+def _caches(contexts: list[Context]) -> int:
+    """Return the bytes of the caches of all contexts."""
+    return sum(
+        pool.total_bytes(pool.units or 0)
+        for context in contexts
+        for pool in pools_of(context.kept, context.sizes)
+    )
+
+
 def _bytes(found: CachePlan) -> int:
     pools = [pool for rank in found.ranks for pool in rank.pools]
     fixed = sum(rank.fixed_bytes for rank in found.ranks)
@@ -112,7 +156,7 @@ def _bytes(found: CachePlan) -> int:
 
 def _spec(draft: str | ModelSpec) -> ModelSpec:
     if isinstance(draft, ModelSpec):
-        return draft
+        return with_tensors(draft)
     raise InvalidValueError(
         f"draft_model {draft!r:.40} is a name where the model itself is wanted",
         hint="call kvcalc.plan, which looks the name up",

@@ -62,6 +62,7 @@ KNOWN = (
     "ctx_checkpoints",
     "no_kv_unified",
     "cache_ram",
+    "load_mode",
     *OLLAMA,
 )
 """What kvcalc knows, in llama.cpp's own spelling with underscores."""
@@ -108,6 +109,7 @@ _ALIASES = {
     "spec_draft_type_v": "cache_type_v_draft",
     "spec_draft_ngl": "n_gpu_layers_draft",
     "gpu_layers_draft": "n_gpu_layers_draft",
+    "lm": "load_mode",
 }
 _TRUE, _FALSE = ("on", "true", "1", "enabled"), ("off", "false", "0", "disabled")
 

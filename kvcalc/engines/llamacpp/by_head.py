@@ -47,10 +47,18 @@ def check_split(context: Context, settings: Settings) -> None:
     arch, model = context.served.arch, context.served.model
     hint = "use split_mode layer, which is the default"
     if arch in _WITHOUT:
-        raise UnsupportedError(f"llama.cpp has no split_mode tensor for {arch}", hint=hint)
+        raise UnsupportedError(
+            f"llama.cpp has no split_mode tensor for {arch}",
+            hint=hint,
+            code="split-not-served",
+            setting="split_mode",
+        )
     if not settings.flash:
         raise UnsupportedError(
-            "split_mode tensor needs flash attention", hint="leave flash_attn on"
+            "split_mode tensor needs flash attention",
+            hint="leave flash_attn on",
+            code="split-needs-flash",
+            setting="flash_attn",
         )
     for run in context.served.layers:
         for cache in run.caches:

@@ -16,22 +16,37 @@ __all__ = ["check_types"]
 _ONE_VECTOR = ("mla", "sliding_mla", "compressed_attention")
 
 
-def check_types(layers: Iterable[LayerRun], types: CacheTypes, *, flash: bool) -> None:
+_ONE_TYPE_SINCE = 10104
+"""The first build that may refuse two types for a latent: b10103 was read without, b10488 with."""
+
+
+def check_types(layers: Iterable[LayerRun], types: CacheTypes, build: int, *, flash: bool) -> None:
     """Refuse cache types that the layers or the attention cannot have.
+
+    Args:
+        layers: of the context.
+        types: of K and V.
+        build: of llama.cpp.
+        flash: flash attention is on.
 
     Raises:
         UnsupportedError: llama.cpp refuses the context.
     """
     caches = [cache for run in layers for cache in run.caches if cache.rows()]
-    if types.k != types.v and any(cache.kind in _ONE_VECTOR for cache in caches):
+    latents = build >= _ONE_TYPE_SINCE and any(cache.kind in _ONE_VECTOR for cache in caches)
+    if types.k != types.v and latents:
         raise UnsupportedError(
             f"K in {types.k.name} and V in {types.v.name}: llama.cpp keeps an MLA row in one type",
             hint="give one cache type for this model",
+            code="latent-cache-types",
+            setting="cache_type_v",
         )
     if quantized(types.v) and not flash:
         raise UnsupportedError(
             f"a V cache in {types.v.name} needs flash attention",
             hint="leave flash_attn on, or keep V in f16",
+            code="quantised-v-needs-flash",
+            setting="flash_attn",
         )
     if not flash:
         return
@@ -46,6 +61,8 @@ def check_types(layers: Iterable[LayerRun], types: CacheTypes, *, flash: bool) -
                     f"a {name} head of {width} elements is no multiple of {packing.elements}, which"
                     f" {type_.name} packs at a time",
                     hint=_unpacked(name, types),
+                    code="cache-type-over-head",
+                    setting=f"cache_type_{name.lower()}",
                 )
 
 

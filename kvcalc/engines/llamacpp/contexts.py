@@ -108,11 +108,17 @@ def _mtp(served: Served, settings: Settings, notes: list[str]) -> Context:
     """Return the context of the layers that predict further tokens (context type MTP)."""
     if not served.drafts:
         raise UnsupportedError(
-            f"{served.model.name} has no multi-token-prediction layers", hint="choose another draft"
+            f"{served.model.name} has no multi-token-prediction layers",
+            hint="choose another draft",
+            code="mtp-without-layers",
+            setting="speculative_method",
         )
     if served.arch is not None and served.arch not in MTP:
         raise UnsupportedError(
-            f"llama.cpp has no MTP context for {served.arch}", hint="choose another draft"
+            f"llama.cpp has no MTP context for {served.arch}",
+            hint="choose another draft",
+            code="mtp-without-layers",
+            setting="speculative_method",
         )
     return _context(
         served,
@@ -138,14 +144,14 @@ def _context(
     flash = settings.flash and served.arch not in WITHOUT_FLASH
     if settings.flash and not flash:
         notes.append(f"llama.cpp switches flash attention off for {served.arch}")
-    check_types((run for _, run in layers), types, flash=flash)
-    _check_build(served, layers, settings)
+    check_types((run for _, run in layers), types, settings.build.number, flash=flash)
+    _check_build(layers, settings)
     kept = tensors_of(
         served,
         layers,
         types,
         flash=flash,
-        latent_v=bool(settings.rules.latent_v),
+        latent_v=settings.rules.latent_v,
         indexers=indexers,
     )
     rs_seq = 0
@@ -157,31 +163,21 @@ def _context(
         cells=settings.cells,
         window=served.window,
         window_pad=settings.rules.window_pad or (settings.rules.pad if flash else 0) or 1,
-        swa_full=settings.swa_full or settings.rules.windows is False,
+        swa_full=settings.swa_full or not settings.rules.windows,
         states=1 + rs_seq,
         per_sequence=any(k.cache in ("csa", "hca", "lid") for k in kept),
         names=names,
+        dtype=types.name if names else "",
     )
     n_gpu = settings.draft_gpu_layers if names == "draft " else settings.placing.n_gpu_layers
     return Context(served, kept, sizes, n_gpu, flash, rs_seq)
 
 
-def _check_build(served: Served, layers: list[tuple[int, LayerRun]], settings: Settings) -> None:
+def _check_build(layers: list[tuple[int, LayerRun]], settings: Settings) -> None:
     """Refuse builds that kvcalc knows too little of for such layers."""
-    rules, text = settings.rules, settings.build.text
     caches = [cache for _, run in layers for cache in run.caches]
-    about = None
-    if served.window and rules.windows is None:
-        about = "sliding layers got caches of their own"
-    elif any(cache.kind == "mla" for cache in caches) and rules.latent_v is None:
-        about = "the V beside MLA latents went away"
-    if about is not None:
+    if not settings.rules.states and any(cache.states() for cache in caches):
         raise NotModelledError(
-            f"about llama.cpp {text} {about}; kvcalc does not know on which side this build is",
-            hint=f"give another build, such as {NEWEST.text}",
-        )
-    if not rules.states and any(cache.states() for cache in caches):
-        raise NotModelledError(
-            f"kvcalc does not model the states of llama.cpp {text}",
+            f"kvcalc does not model the states of llama.cpp {settings.build.text}",
             hint=f"give a build from b6465 (2025-09-13) on, such as {NEWEST.text}",
         )

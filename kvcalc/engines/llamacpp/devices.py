@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kvcalc.engines.llamacpp.contexts import Context
-from kvcalc.engines.llamacpp.loaded import Loaded, Part
+from kvcalc.engines.llamacpp.loaded import Bounds, Part
 from kvcalc.engines.llamacpp.pools import pools_of
 from kvcalc.engines.llamacpp.ranks import padding
 from kvcalc.engines.llamacpp.tensors import Kept
@@ -54,10 +54,11 @@ def compute_of(given: tuple[int, ...], devices: int) -> tuple[int, ...]:
 def taken(
     caches: dict[int, int],
     where: tuple[int, ...],
-    weights: Loaded | None,
+    weights: Bounds | None,
     compute: tuple[int, ...],
     *,
     host: bool,
+    most: bool,
     moves: Callable[[int, Part], int | None] | None = None,
 ) -> Taken:
     """Return what each device holds.
@@ -68,11 +69,12 @@ def taken(
         weights: None where they are another context's.
         compute: bytes of compute buffers by device.
         host: the caches stay in host memory.
+        most: weights that are known by bounds take their most.
         moves: a part of a layer -> the device that it is moved to.
     """
     by_device = {} if weights is None else weights.on(where, moves)
     devices = range(len(compute))
-    model = tuple(by_device.get(device, 0) for device in devices)
+    model = tuple(by_device.get(device, (0, 0))[most] for device in devices)
     context = [0] * len(compute)
     for layer, size in caches.items():
         if not host and where[layer] in devices:

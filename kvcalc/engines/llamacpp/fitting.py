@@ -7,16 +7,19 @@ from functools import cache
 
 import msgspec
 
-from kvcalc.core.deployment import Deployment
+from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count, format_number_of
+from kvcalc.core.visible import left_free
 from kvcalc.engines.llamacpp.compute import compute_buffer
 from kvcalc.engines.llamacpp.contexts import Context
-from kvcalc.engines.llamacpp.fit import Fitted, fit
-from kvcalc.engines.llamacpp.settings import Settings
+from kvcalc.engines.llamacpp.fit import End, Fitted, fit
+from kvcalc.engines.llamacpp.loaded import largest_in_layers
+from kvcalc.engines.llamacpp.settings import Settings, resolve
 from kvcalc.engines.llamacpp.shrink import fitted
 from kvcalc.engines.llamacpp.slots import trained
+from kvcalc.engines.llamacpp.terms import compute_term, driver_term, spilled
 
 __all__ = [
     "Contexts",
@@ -66,9 +69,9 @@ def why_not(model: ModelSpec, deployment: Deployment, settings: Settings) -> str
     if not placing.free:
         return "the devices' free memory is not known (gpu, or device_memory in engine_args)"
     if not model.weights:
-        return "it goes by each tensor of the weights, which a GGUF file tells"
+        return "it goes by each tensor of the weights, which nothing tells"
     if isinstance(draft, ModelSpec) and not draft.weights:
-        return "it goes by each tensor of the draft's weights, which a GGUF file tells"
+        return "it goes by each tensor of the draft's weights, which nothing tells"
     if placing.n_gpu_layers == 0 and not placing.layers_given:
         return "without a device it goes by the host's memory"
     return None
@@ -89,21 +92,54 @@ def fit_devices(
         return contexts(deployment if given else sized(deployment, size))
 
     cells = settings.cells
-    buffer = _bound_of_compute(model, settings)
-    if buffer is not None:
-        settings = settings._replace(compute=(buffer,))
-    return fit(settings, at, trained(model) * (1 if cells.unified else cells.sequences))
+    longest = trained(model) * (1 if cells.unified else cells.sequences)
+    sure, best = (fit(settings, at, longest, end) for end in _ends(model, deployment, settings))
+    full = longest if best.size is None else best.size
+    return sure if sure.size in (None, full) else sure._replace(longest=full)
 
 
-def _bound_of_compute(model: ModelSpec, settings: Settings) -> int | None:
-    """Return what a compute buffer takes of a GPU at most; None where it is given or not known."""
-    if settings.compute:
-        return None
+def _ends(model: ModelSpec, deployment: Deployment, settings: Settings) -> Iterator[End]:
+    """Yield what fit goes by where the least room is left, and where the most is.
+
+    A device is asked for its free memory once the driver's context is there
+    (ggml_backend_dev_memory).
+    """
+    gpu, placing = deployment.gpu, settings.placing
+    for most in (True, False):
+
+        def compute(size: int, most: bool = most) -> tuple[int, ...]:
+            if settings.compute:
+                return settings.compute
+            buffer = _buffer(model, sized(deployment, size), padded=isinstance(gpu, GpuSpec))
+            return () if buffer is None else (buffer[most],)
+
+        free = placing.free
+        if isinstance(gpu, GpuSpec):
+            context = driver_term(gpu)
+            seen = [left_free(gpu, told if placing.free_told else None) for told in free]
+            free = tuple(
+                one.low_bytes - context.high_bytes if most else one.high_bytes - context.low_bytes
+                for one in seen
+            )
+        known = most and not settings.compute and isinstance(gpu, GpuSpec)
+        copied = largest_in_layers(model.weights, model.num_hidden_layers) if known else 0
+        yield End(tuple(max(0, size) for size in free), copied, cache(compute), most)
+
+
+def _buffer(model: ModelSpec, deployment: Deployment, *, padded: bool) -> tuple[int, int] | None:
+    """Return what the compute buffer of a context takes, least and most; None if not known.
+
+    On a card that is named it is known by bounds at least; else where its graph is known alone.
+    """
+    settings = resolve(model, deployment, [])
     try:
+        if padded:
+            term = compute_term(model, settings, spills=spilled(model, settings))
+            return term.low_bytes, term.high_bytes
         found = compute_buffer(model, settings, gpu=True)
     except UnsupportedError:
         return None
-    return None if found is None else found.high
+    return None if found is None else (found.high, found.high)
 
 
 def placed(settings: Settings, found: Fitted) -> Settings:
@@ -122,7 +158,12 @@ def placed(settings: Settings, found: Fitted) -> Settings:
 def told(found: Fitted, settings: Settings) -> Iterator[str]:
     """Yield what fit chose, and what it could not."""
     if found.size is not None:
-        yield f"fit cuts the context to {format_count(found.size)} tokens"
+        most = (
+            ""
+            if found.longest is None
+            else (f" (up to {format_count(found.longest)} where all else takes its least)")
+        )
+        yield f"fit cuts the context to {format_count(found.size)} tokens{most}"
     if found.failure is not None:
         yield (
             f"fit moves no layers: {found.failure}; llama-server starts all the same, and may fail"
@@ -143,18 +184,19 @@ def fit_unsupported(
 ) -> Iterator[str]:
     """Yield what of fit is not modelled."""
     if found is not None:
-        buffer = _bound_of_compute(model, settings)
-        if buffer is not None:
-            yield (
-                f"compute buffers in fit: each device's counts as {format_count(buffer)} B, its"
-                " upper bound, so llama.cpp may keep a longer context or more layers (compute_mib"
-                " tells them)"
-            )
-        elif not settings.compute:
-            yield (
-                "compute buffers in fit: they count as 0 B, so llama.cpp may choose a shorter"
-                " context or fewer layers (compute_mib tells them)"
-            )
+        if not settings.compute and not isinstance(deployment.gpu, GpuSpec):
+            buffer = _buffer(model, deployment, padded=False)
+            if buffer is None:
+                yield (
+                    "compute buffers in fit: they count as 0 B, so llama.cpp may choose a shorter"
+                    " context or fewer layers (compute_mib tells them)"
+                )
+            else:
+                yield (
+                    f"compute buffers in fit: each device's counts as {format_count(buffer[1])} B,"
+                    " its upper bound, so llama.cpp may keep a longer context or more layers"
+                    " (compute_mib tells them)"
+                )
         return
     if settings.fits:
         budget = deployment.kv_cache_memory_bytes is not None
@@ -168,11 +210,11 @@ def fit_unsupported(
         )
 
 
-def fit_convention(found: Fitted | None) -> tuple[str, ...]:
+def fit_convention(found: Fitted | None, deployment: Deployment) -> tuple[str, ...]:
     """Return what fit takes for granted."""
-    if found is None:
+    if found is None or "device_memory" in deployment.engine_args:
         return ()
-    return ("A card's memory counts as free, whatever its driver and others hold.",)
+    return ("A GPU's memory counts as free but for what its driver keeps; nothing else is on it.",)
 
 
 def sized(deployment: Deployment, size: int) -> Deployment:

@@ -27,7 +27,7 @@ HARMLESS = frozenset(
         cms checkpoint_min_step cache_idle_slots no_cache_idle_slots context_shift no_context_shift
         cb cont_batching nocb no_cont_batching cache_prompt no_cache_prompt cache_reuse
         dt defrag_thold perf no_perf warmup no_warmup check_tensors
-        lm load_mode lzm lazy_mode repack nr no_repack no_host
+        lzm lazy_mode repack nr no_repack no_host
         p prompt f file bf binary_file e escape no_escape r reverse_prompt sp special spm_infill
         samplers s seed sampler_seq sampling_seq ignore_eos temp temperature top_k top_p min_p
         top_nsigma top_n_sigma xtc_probability xtc_threshold typical typical_p repeat_last_n
@@ -61,8 +61,8 @@ HARMLESS = frozenset(
         spec_ngram_min_hits
     """)
 )
-"""What changes no size that kvcalc tells: taken, and not looked at. Of the loading modes only host
-memory depends; context checkpoints are told up to their number, whatever lies between them."""
+"""What changes no size that kvcalc tells: taken, and not looked at. Context checkpoints are told
+up to their number, whatever lies between them."""
 
 _MODEL = "it names a model; give that as MODEL"
 _DRAFT = "it names a draft; give draft_model (--draft-model)"

@@ -5,24 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcalc.core.memory import HostPart
+from kvcalc.core.plan import Rank
 from kvcalc.core.units import format_count
+from kvcalc.engines.llamacpp.checkpoints import checkpoint_bytes
 from kvcalc.engines.llamacpp.contexts import Context
+from kvcalc.engines.llamacpp.loaded import Spans
 from kvcalc.engines.llamacpp.output import output_buffer
+from kvcalc.engines.llamacpp.overrides import HOST
 from kvcalc.engines.llamacpp.settings import Settings
 
-__all__ = ["host_notes", "host_parts"]
+__all__ = ["host_notes", "host_parts", "on_host"]
 
 _MIB = 2**20
 
 
-def host_notes(main: Context, settings: Settings) -> Iterator[str]:
+def host_notes(contexts: list[Context], settings: Settings) -> Iterator[str]:
     """Say what context checkpoints and the prompt cache take of the host's memory."""
-    partial = _checkpoint_bytes(main, settings)
+    longest = settings.cells.longest
+    partial = checkpoint_bytes(contexts, settings, longest)
     if partial and settings.checkpoints:
         most = partial * settings.checkpoints
+        grows = (partial - checkpoint_bytes(contexts, settings, 1)) // max(1, longest - 1)
+        at = ""
+        if len(contexts) > 1 and grows:
+            at = f" at {format_count(longest)} tokens, as the draft's cells are in each of them"
         yield (
             f"host memory: up to {settings.checkpoints} checkpoints a slot of up to"
-            f" {format_count(partial)} B each, {format_count(most)} B for each slot"
+            f" {format_count(partial)} B each{at}, {format_count(most)} B for each slot"
+            " (--ctx-checkpoints)"
         )
     if settings.cache_ram and settings.rules.server_slots:
         limit = (
@@ -33,10 +43,36 @@ def host_notes(main: Context, settings: Settings) -> Iterator[str]:
         yield f"host memory: a cache of idle prompts {limit} (cache_ram)"
 
 
-def host_parts(main: Context, settings: Settings) -> tuple[HostPart, ...]:
+def on_host(
+    ranks: tuple[Rank, ...], weights: Spans | None, settings: Settings
+) -> Iterator[HostPart]:
+    """Yield the weights and the caches that lie in the host's memory.
+
+    Weights that are mapped from the file (llama-mmap.cpp) are pages that the kernel may drop: they
+    take all of their bytes where there is room.
+    """
+    low, high = (0, 0) if weights is None else weights[HOST]
+    if high:
+        mapped = settings.mapped
+        yield HostPart(
+            name="weights",
+            low_bytes=0 if mapped else low,
+            high_bytes=high,
+            source="mapped from the file, whose pages the kernel may drop"
+            if mapped
+            else "read into memory (no mmap)",
+        )
+    caches = sum(pool.total_bytes(pool.units or 0) for r in ranks if r.on_host for pool in r.pools)
+    if caches:
+        yield HostPart(
+            name="cache", low_bytes=caches, high_bytes=caches, source="layers on the host"
+        )
+
+
+def host_parts(contexts: list[Context], settings: Settings) -> tuple[HostPart, ...]:
     """Return what a server takes of the host's memory beside weights and caches there."""
     parts = []
-    output = output_buffer(main.served.model, settings)
+    output = output_buffer(contexts[0].served.model, settings)
     if output is not None:
         parts.append(
             HostPart(
@@ -46,7 +82,7 @@ def host_parts(main: Context, settings: Settings) -> tuple[HostPart, ...]:
                 source="4 B x the vocabulary for each sequence",
             )
         )
-    partial = _checkpoint_bytes(main, settings)
+    partial = checkpoint_bytes(contexts, settings, settings.cells.longest)
     if partial and settings.checkpoints:
         slots = settings.cells.sequences
         parts.append(
@@ -63,21 +99,3 @@ def host_parts(main: Context, settings: Settings) -> tuple[HostPart, ...]:
             HostPart(name="idle prompts", low_bytes=0, high_bytes=limit, source="cache_ram")
         )
     return tuple(parts)
-
-
-def _checkpoint_bytes(main: Context, settings: Settings) -> int:
-    """Bytes of the largest checkpoint: the windows of a sequence, or its state.
-
-    tools/server (create_checkpoint) saves what cannot be computed from the cells that stay:
-    measured as 8 B, 24 B a cache, 24 B a layer (12 B where it has K alone), and for each cell 12 B
-    and its rows. Of states only the rows are counted.
-    """
-    windows = [kept for kept in main.kept if kept.cache == "swa"]
-    states = [kept for kept in main.kept if kept.cache == "state"]
-    total = sum(size for kept in states for size in kept.payload.values())
-    if windows and not main.sizes.swa_full:
-        cells = min(main.sizes.window, settings.cells.per_sequence)
-        rows = sum(sum(kept.payload.values()) + kept.widened for kept in windows)
-        layers = sum(24 if len(kept.tensors) > 1 else 12 for kept in windows)
-        total += 8 + 24 + layers + cells * (12 + rows)
-    return total

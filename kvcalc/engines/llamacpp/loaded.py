@@ -17,7 +17,7 @@ from kvcalc.core.units import cdiv
 from kvcalc.core.weight_tensors import WeightTensor
 from kvcalc.engines.llamacpp.overrides import HOST, Override
 
-__all__ = ["Loaded", "Part", "loaded", "tensor_bytes"]
+__all__ = ["Bounds", "Loaded", "Part", "Spans", "largest_in_layers", "loaded", "tensor_bytes"]
 
 _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.(.*)", re.ASCII | re.DOTALL)
 _FFN = re.compile(r"ffn_(up|down|gate)(?:_up)?(.*)", re.DOTALL)
@@ -61,6 +61,7 @@ class Loaded(NamedTuple):
         shared: kept once in every buffer that has a layer (rope factors).
         moved: bytes by device of tensors that the user moved.
         experts: some layer has routed experts.
+        left_out: of tensors that are in the file and not loaded (draft layers).
     """
 
     layers: dict[int, dict[Part, Sizes]]
@@ -70,6 +71,7 @@ class Loaded(NamedTuple):
     shared: Sizes
     moved: dict[int, int]
     experts: bool
+    left_out: Sizes = Sizes()
 
     def on(
         self, where: tuple[int, ...], moves: Callable[[int, Part], int | None] | None = None
@@ -95,6 +97,50 @@ class Loaded(NamedTuple):
         return dict(found)
 
 
+Spans = dict[int, tuple[int, int]]
+"""Device -> bytes at least and at most."""
+
+
+class Bounds(NamedTuple):
+    """The weights of a model whose tensors may be known by bounds alone.
+
+    Attributes:
+        least, most: with every tensor at its least, and at its most; one and the same where a file
+            tells them.
+        total: what all of them take together, where that is known.
+    """
+
+    least: Loaded
+    most: Loaded
+    total: tuple[int, int] | None = None
+
+    def on(
+        self, where: tuple[int, ...], moves: Callable[[int, Part], int | None] | None = None
+    ) -> Spans:
+        """Return the bytes by device: what the tensors and the whole both allow."""
+        low, high = self.least.on(where, moves), self.most.on(where, moves)
+        found = {device: (low.get(device, 0), high[device]) for device in high}
+        if self.total is None or self.least is self.most:
+            return found
+        # A device's copy of the embedding is in no file, and what is not loaded is on no device.
+        beside = [
+            one.copied.device * (where[-1] != HOST) - other.left_out.host
+            for one, other in ((self.least, self.most), (self.most, self.least))
+        ]
+        whole = self.total[0] + beside[0], self.total[1] + beside[1]
+        sums = sum(low.values()), sum(high.values())
+        return {
+            device: _narrowed(span, whole[0] - (sums[1] - span[1]), whole[1] - (sums[0] - span[0]))
+            for device, span in found.items()
+        }
+
+
+def _narrowed(span: tuple[int, int], low: int, high: int) -> tuple[int, int]:
+    """Return what of a span lies between two others' ends; it alone where they do not meet."""
+    found = max(span[0], low), min(span[1], high)
+    return found if found[0] <= found[1] else span
+
+
 def loaded(
     tensors: Iterable[WeightTensor],
     layers: int,
@@ -102,6 +148,7 @@ def loaded(
     kept: int,
     padded: bool,
     overrides: tuple[Override, ...] = (),
+    most: bool = False,
 ) -> Loaded:
     """Return the weights that are loaded.
 
@@ -111,15 +158,20 @@ def loaded(
         kept: layers that are loaded: draft layers are not unless they propose tokens.
         padded: as CUDA aligns and pads.
         overrides: tensors that the user moved.
+        most: what is known by bounds takes its most, and not its least.
     """
     by_layer: dict[int, dict[Part, Sizes]] = {}
     sums = dict.fromkeys(("input", "output", "shared"), Sizes())
     moved: dict[int, int] = defaultdict(int)
     embedding, has_output, experts = Sizes(), False, False
+    left_out = Sizes()
     for tensor in tensors:
-        size = Sizes(tensor_bytes(tensor, padded=padded), _aligned(tensor.bytes, _HOST_ALIGNMENT))
+        stored = tensor.bytes + (tensor.more_bytes if most else 0)
+        host = _aligned(stored, _HOST_ALIGNMENT)
+        size = Sizes(tensor_bytes(tensor, padded=padded, most=most), host)
         layer, part = _place(tensor.name)
         if isinstance(layer, int) and not layer < min(kept, layers):
+            left_out = left_out.plus(size)
             continue
         experts = experts or part[1]
         if tensor.name == "token_embd.weight":
@@ -134,7 +186,24 @@ def loaded(
         else:
             sums[layer] = sums[layer].plus(size)
     copied = Sizes() if has_output else embedding
-    return Loaded(layers=by_layer, moved=dict(moved), experts=experts, copied=copied, **sums)
+    return Loaded(
+        layers=by_layer,
+        moved=dict(moved),
+        experts=experts,
+        copied=copied,
+        left_out=left_out,
+        **sums,
+    )
+
+
+def largest_in_layers(tensors: Iterable[WeightTensor], layers: int) -> int:
+    """Return the bytes of the largest tensor of the first so many layers, at most."""
+    sizes = (
+        t.bytes + t.more_bytes
+        for t in tensors
+        if (match := _LAYER.match(t.name)) and int(match[1]) < layers
+    )
+    return max(sizes, default=0)
 
 
 def _place(name: str) -> tuple[int | str, Part]:
@@ -150,9 +219,9 @@ def _place(name: str) -> tuple[int | str, Part]:
     return "output", ("rest", False)
 
 
-def tensor_bytes(tensor: WeightTensor, *, padded: bool) -> int:
-    """Return the bytes that a tensor takes in a device's buffer."""
-    size = tensor.bytes
+def tensor_bytes(tensor: WeightTensor, *, padded: bool, most: bool = False) -> int:
+    """Return the bytes that a tensor takes in a device's buffer, at least or at most."""
+    size = tensor.bytes + (tensor.more_bytes if most else 0)
     if not padded:
         return size
     if tensor.block > 1 and (left := tensor.row % _ROW_PADDING):

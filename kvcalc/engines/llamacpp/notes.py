@@ -22,11 +22,7 @@ def explain(
     cells = settings.cells
     main = contexts[0]
     caches = {kept.cache for kept in main.kept}
-    if cells.sequences > 1 and not cells.unified:
-        yield (
-            f"{cells.sequences} sequences have {format_count(cells.per_sequence)} cells each,"
-            f" reserved whole: {format_count(cells.total)} in all"
-        )
+    yield from _of_a_request(main, settings)
     if caches & {"csa", "hca", "lid"} and cells.unified and cells.sequences > 1:
         yield (
             "one pool was asked for, and each sequence gets the whole context all the same:"
@@ -56,7 +52,31 @@ def explain(
             " those of one"
         )
     yield from buffer_notes(main, settings)
-    yield from host_notes(main, settings)
+    yield from host_notes(contexts, settings)
+
+
+def _of_a_request(main: Context, settings: Settings) -> Iterator[str]:
+    """Yield what one request gets of the context, and where its length ends before."""
+    cells = settings.cells
+    if cells.sequences > 1 and not cells.unified:
+        yield (
+            f"a request gets {format_count(cells.longest)} tokens: {cells.sequences} sequences have"
+            f" {format_count(cells.per_sequence)} cells each, reserved whole:"
+            f" {format_count(cells.total)} in all"
+        )
+    elif cells.sequences > 1:
+        each = cells.per_sequence // cells.sequences
+        yield (
+            f"{cells.sequences} slots share a cache of {format_count(cells.per_sequence)} cells: a"
+            f" request gets up to {format_count(cells.longest)} tokens, {cells.sequences} at once"
+            f" {format_count(each)} each"
+        )
+    trained = main.served.model.max_position_embeddings
+    if settings.rules.server_slots and trained is not None and cells.longest > trained:
+        yield (
+            f"llama-server ends a request at the {format_count(trained)} tokens that the model was"
+            " trained for, whatever its cells (n_ctx_slot), unless YaRN stretches them"
+        )
 
 
 def _bytes(ranks: tuple[Rank, ...], names: str) -> int:

@@ -21,6 +21,8 @@ Mode = str
 """layer, none, row or tensor."""
 
 _MOST_DEVICES = 16  # GGML_MAX_DEVICES, which -ts and -fitt count by
+_NO_ROWS_SINCE = 9284
+"""The first build whose CUDA backend may have no split buffers: b9283 has them, b10103 has not."""
 
 
 class Placing(NamedTuple):
@@ -63,8 +65,13 @@ class Placing(NamedTuple):
         return self.free[device] if 0 <= device < len(self.free) else None
 
 
-def placing_of(deployment: Deployment, asked: Args) -> Placing:
+def placing_of(deployment: Deployment, asked: Args, build: int) -> Placing:
     """Return where the layers go.
+
+    Args:
+        deployment: as asked for.
+        asked: llama.cpp's own settings.
+        build: of llama.cpp.
 
     Raises:
         InvalidValueError, UsageError: settings that make no sense, or do not agree.
@@ -78,10 +85,12 @@ def placing_of(deployment: Deployment, asked: Args) -> Placing:
             hint="call kvcalc.plan, which looks the name up",
         )
     cuda = gpu is not None and gpu.compute_capability is not None
-    if mode == "row" and cuda:
+    if mode == "row" and cuda and build >= _NO_ROWS_SINCE:
         raise UnsupportedError(
             "llama.cpp's CUDA backend does not support split_mode row (no split buffers)",
             hint="use split_mode tensor, or layer, which is the default",
+            code="split-rows-not-served",
+            setting="split_mode",
         )
     names = _names(asked)
     shares, free = _shares(deployment, asked, mode, names, gpu)
@@ -93,8 +102,11 @@ def placing_of(deployment: Deployment, asked: Args) -> Placing:
     if mode == "none":
         main = asked.number("main_gpu", 0, low=-1)
         if main >= len(shares):
-            raise UsageError(
-                f"main_gpu {main} of {len(shares)} devices", hint="devices are counted from 0"
+            raise UnsupportedError(
+                f"main_gpu {main} of {len(shares)} devices",
+                hint="devices are counted from 0",
+                code="main-gpu-out-of-range",
+                setting="main_gpu",
             )
         names = (_called(names, max(main, 0)),) if names or main else ()
         shares, free = (1.0,), free[main : main + 1] if main >= 0 else ()
@@ -171,7 +183,10 @@ def _shares(
     devices = next(iter(counts.values()), 1)
     if devices >= _MOST_DEVICES and split is not None:
         raise UnsupportedError(
-            f"{devices} devices: llama.cpp has at most {_MOST_DEVICES}", hint="give fewer"
+            f"{devices} devices: llama.cpp has at most {_MOST_DEVICES}",
+            hint="give fewer",
+            code="devices-over-limit",
+            setting="tensor_split",
         )
     free = memory * devices if len(memory) == 1 else memory
     if not free and gpu is not None:

@@ -40,6 +40,7 @@ class Sizes(NamedTuple):
         states: states a sequence, the live one included.
         per_sequence: streams are a sequence's own even where the context is unified (DeepSeek-V4).
         names: what stands before the names of the pools ("draft ").
+        dtype: what K and V are kept in, where it is not the model's own context's.
     """
 
     cells: Cells
@@ -49,6 +50,7 @@ class Sizes(NamedTuple):
     states: int
     per_sequence: bool
     names: str = ""
+    dtype: str = ""
 
 
 def pools_of(kept: Iterable[Kept], sizes: Sizes) -> tuple[Pool, ...]:
@@ -81,6 +83,7 @@ def pools_of(kept: Iterable[Kept], sizes: Sizes) -> tuple[Pool, ...]:
                 unit_bytes=unit,
                 units=units,
                 reserved_units=reserved,
+                dtype="" if cache == "state" else sizes.dtype,
             )
         )
     return tuple(pools)

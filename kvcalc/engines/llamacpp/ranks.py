@@ -13,6 +13,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import Pool, Rank
 from kvcalc.engines.llamacpp.by_head import check_split, layers_on
 from kvcalc.engines.llamacpp.contexts import Context
+from kvcalc.engines.llamacpp.loaded import Spans
 from kvcalc.engines.llamacpp.placement import HOST, devices
 from kvcalc.engines.llamacpp.pools import pools_of
 from kvcalc.engines.llamacpp.settings import Settings
@@ -25,7 +26,7 @@ _ROW_PADDING = 512  # MATRIX_ROW_PADDING
 
 
 def ranks_of(
-    contexts: list[Context], settings: Settings, weights: dict[int, int] | None
+    contexts: list[Context], settings: Settings, weights: Spans | None
 ) -> tuple[Rank, ...]:
     """Return a rank for every device that keeps something, the host last.
 
@@ -48,6 +49,7 @@ def ranks_of(
     for device in used:
         pools: list[Pool] = []
         fixed = 0
+        held = (weights or {}).get(device, (0, 0))
         for context, where in zip(contexts, placed, strict=True):
             here = [kept for kept in context.kept if where[kept.layer] == device]
             pools.extend(pools_of(here, context.sizes))
@@ -59,7 +61,8 @@ def ranks_of(
                 share=_share(contexts[0], placed[0], device),
                 pools=tuple(pools),
                 fixed_bytes=fixed,
-                weights_bytes=None if weights is None else weights.get(device, 0),
+                weights_bytes=None if weights is None else held[0],
+                weights_more=held[1] - held[0],
                 memory_bytes=placing.memory(device),
                 on_host=device == HOST,
             )

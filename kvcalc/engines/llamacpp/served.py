@@ -41,6 +41,9 @@ STATES = (Mamba1, Mamba2, GatedDeltaNet, KimiDeltaAttention, LightningAttention,
 
 _EXAONE4_SLIDING_LAYERS = 64
 _LLAMA4_CHUNK = 8192
+_DRAFTS_CONVERTED = {"MiMoV2FlashForCausalLM": 3}
+"""Class -> its prediction layers for each one that vLLM has: conversion/mimo.py writes the three
+that are trained (`_n_nextn`), and no config counts them."""
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +99,7 @@ def serve(model: ModelSpec, index_type: str, build: str, notes: list[str]) -> Se
     # conversion/deepseek.py leaves DeepSeek-V4's prediction layers out unless it is told otherwise.
     dropped = model.architecture == "DeepseekV4ForCausalLM"
     drafts = [] if dropped else list(_each(model.draft_layers))
+    drafts *= _DRAFTS_CONVERTED.get(model.architecture or "", 1)
     if arch == "t5":
         runs = [_without(run, CrossAttention) for run in runs]
     layers = [_own(i, runs + drafts, arch) for i in range(len(runs) + len(drafts))]

@@ -19,7 +19,7 @@ from kvcalc.engines.llamacpp.ollama import from_ollama
 from kvcalc.engines.llamacpp.placing import Placing, gpu_layers, placing_of
 from kvcalc.engines.llamacpp.slots import Asked, cells_of, fits
 from kvcalc.engines.llamacpp.types import CacheTypes, cache_types
-from kvcalc.engines.llamacpp.version import Build, Rules, build, rules_of
+from kvcalc.engines.llamacpp.version import Build, Rules, build, checkpoints_by_default, rules_of
 
 __all__ = ["MARGIN", "Settings", "resolve"]
 
@@ -64,6 +64,7 @@ class Settings(NamedTuple):
         rs_seq: rollback snapshots of a state that are asked for.
         method: how tokens are proposed; None where none are.
         checkpoints: context checkpoints a slot (host memory).
+        mapped: weights on the host are mapped from the file.
         cache_ram: MiB of the prompt cache in host memory; -1 without a limit.
         fits: what was not given is made to fit into memory (fit); a context not below fit_ctx
             tokens.
@@ -85,6 +86,7 @@ class Settings(NamedTuple):
     draft_gpu_layers: int | None
     checkpoints: int
     cache_ram: int
+    mapped: bool
     fits: bool
     fit_ctx: int
     ctx_given: bool
@@ -92,13 +94,16 @@ class Settings(NamedTuple):
     compute: tuple[int, ...]
 
 
-def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Settings:
+def resolve(
+    model: ModelSpec, deployment: Deployment, notes: list[str], flipped: str = ""
+) -> Settings:
     """Return the settings of a deployment.
 
     Args:
         model: as published.
         deployment: as asked for.
         notes: a line is added for what was assumed or changed.
+        flipped: a change of rules that is taken the other way (version.open_changes).
 
     Raises:
         UnsupportedError: a setting that llama.cpp has not, or that kvcalc does not model.
@@ -116,8 +121,8 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     found = build(deployment.engine_version)
     given = args.read(deployment.engine_args)
     asked = from_ollama(given, model, deployment, found.text, notes)
-    rules = rules_of(found)
-    flash = _flash(asked, rules, found)
+    rules = rules_of(found, flipped)
+    flash = _flash(asked, rules)
     method, rs_seq = _speculation(asked, deployment)
     fitting = fits(asked, rules)
     notes.extend(_without_fit(asked) if not fitting else ())
@@ -135,10 +140,11 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         swa_full=asked.flag("swa_full", default=False),
         rs_seq=rs_seq,
         method=method,
-        placing=placing_of(deployment, asked),
+        placing=placing_of(deployment, asked, found.number),
         draft_gpu_layers=gpu_layers(asked, "n_gpu_layers_draft"),
-        checkpoints=asked.number("ctx_checkpoints", 32, low=0),
+        checkpoints=asked.number("ctx_checkpoints", checkpoints_by_default(found.number), low=0),
         cache_ram=asked.number("cache_ram", 8192, low=-1),
+        mapped=_mapped(asked),
         fits=fitting,
         fit_ctx=asked.number("fit_ctx", 4096, low=1),
         ctx_given=deployment.max_model_len is not None
@@ -153,6 +159,15 @@ def _mebibytes(asked: Args, name: str) -> tuple[int, ...]:
     return tuple(int(mib * _MIB) for mib in asked.numbers(name) or ())
 
 
+_MAPPED = ("auto", "mmap", "mmap+mlock")
+
+
+def _mapped(asked: Args) -> bool:
+    """Whether weights on the host are mapped from the file (--load-mode)."""
+    mode = asked.choice("load_mode", (*_MAPPED, "none", "mlock", "dio"))
+    return mode is None or mode in _MAPPED
+
+
 def _without_fit(asked: Args) -> Iterator[str]:
     """Yield which settings of fit are given though it does not run."""
     given = [name for name in ("fit_ctx", "fit_target") if asked.given(name)]
@@ -160,18 +175,10 @@ def _without_fit(asked: Args) -> Iterator[str]:
         yield f"{' and '.join(given)} without effect: nothing is made to fit (fit)"
 
 
-def _flash(asked: Args, rules: Rules, found: Build) -> bool:
+def _flash(asked: Args, rules: Rules) -> bool:
     """Whether flash attention is on; `auto` counts as on, which every usual backend can."""
     word = asked.choice("flash_attn", ("auto", "on", "off"))
-    if word is not None:
-        return word != "off"
-    if rules.auto_flash is None:
-        raise NotModelledError(
-            f"about llama.cpp {found.text} flash attention became the default; kvcalc does not know"
-            " on which side this build is",
-            hint="give flash_attn: on or off",
-        )
-    return rules.auto_flash
+    return rules.auto_flash if word is None else word != "off"
 
 
 _WITH_TARGET = ("eagle3", "dflash", "dspark")

@@ -8,18 +8,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import InvalidValueError, NotModelledError, UnsupportedError, UsageError
+from kvcalc.core.errors import InvalidValueError, UnsupportedError, UsageError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 from kvcalc.engines.llamacpp.args import Args
 from kvcalc.engines.llamacpp.cells import Cells, Wanted, context
-from kvcalc.engines.llamacpp.version import NEWEST, Build, Rules
+from kvcalc.engines.llamacpp.version import Build, Rules
 
 __all__ = ["Asked", "cells_of", "fits", "trained"]
 
 _DEFAULT_MAX_MODEL_LEN = 8192
 _SERVER_SLOTS = 4
-_MOST_SEQUENCES = 256  # LLAMA_MAX_SEQ
+_MOST_SEQUENCES, _FEW_SEQUENCES = 256, 64  # LLAMA_MAX_SEQ
+_FEW_UNTIL = 6150
+"""About the last build that was read with the few (August 2025)."""
 _N_BATCH, _N_UBATCH = 2048, 512
 
 
@@ -44,8 +46,6 @@ def cells_of(asked: Asked, notes: list[str]) -> Cells:
     seqs, unified = _slots(asked, notes)
     rules, length = asked.rules, asked.deployment.max_model_len
     pad = rules.pad if asked.flash else rules.pad_plain
-    if pad is None:
-        raise _unsure(asked.build, "the rounding of cells changed")
     size = _size(asked, seqs, notes, unified=unified)
     wanted = Wanted(
         n_ctx=size,
@@ -54,7 +54,7 @@ def cells_of(asked: Asked, notes: list[str]) -> Cells:
         n_batch=asked.args.number("batch_size", _N_BATCH, low=1),
         n_ubatch=asked.args.number("ubatch_size", _N_UBATCH, low=0),
         pad=pad,
-        streams=bool(rules.streams),
+        streams=rules.streams,
         pads_first=rules.pads_first,
     )
     cells = context(wanted)
@@ -78,13 +78,6 @@ def cells_of(asked: Asked, notes: list[str]) -> Cells:
             f" {format_count(share)}: they come in multiples of {pad}"
         )
     return cells
-
-
-def _unsure(build: Build, what: str) -> UnsupportedError:
-    return NotModelledError(
-        f"about llama.cpp {build.text} {what}; kvcalc does not know on which side this build is",
-        hint=f"give another build, such as {NEWEST.text}",
-    )
 
 
 def _size(asked: Asked, seqs: int, notes: list[str], *, unified: bool) -> int:
@@ -114,11 +107,7 @@ def trained(model: ModelSpec) -> int:
 
 def fits(asked: Args, rules: Rules) -> bool:
     """Whether what was not given is made to fit (fit.cpp gives up at once in split_mode tensor)."""
-    return (
-        rules.server_slots
-        and asked.flag("fit", default=True)
-        and asked.text("split_mode") != "tensor"
-    )
+    return rules.fits and asked.flag("fit", default=True) and asked.text("split_mode") != "tensor"
 
 
 def _slots(asked: Asked, notes: list[str]) -> tuple[int, bool]:
@@ -136,6 +125,15 @@ def _slots(asked: Asked, notes: list[str]) -> tuple[int, bool]:
         )
     seqs = parallel or told
     automatic = seqs is None and rules.server_slots
+    proposes = asked.deployment.speculative_method or asked.deployment.draft_model
+    shared = asked.args.flag("kv_unified", default=False)
+    if seqs == 1 and rules.one_is_four and not proposes and not shared:
+        # tools/server/server.cpp until pull request 17997 (December 2025)
+        notes.append(
+            f"llama-server {asked.build.text} takes four slots that share one cache where one is"
+            " asked for (kv_unified keeps it at one)"
+        )
+        return _SERVER_SLOTS, True
     unified = asked.args.flag("kv_unified", default=automatic)
     if automatic and not unified:
         raise UsageError(
@@ -148,12 +146,14 @@ def _slots(asked: Asked, notes: list[str]) -> tuple[int, bool]:
         notes.append(
             f"no number of slots was given: llama-server takes {seqs}, which share one cache"
         )
-    if seqs > _MOST_SEQUENCES:
+    most = _MOST_SEQUENCES if asked.build.number > _FEW_UNTIL else _FEW_SEQUENCES
+    if seqs > most:
         raise UnsupportedError(
-            f"{seqs} sequences: llama.cpp has at most {_MOST_SEQUENCES}", hint="give fewer"
+            f"{seqs} sequences: llama.cpp {asked.build.text} has at most {most}",
+            hint="give fewer",
+            code="sequences-over-limit",
+            setting="parallel",
         )
-    if rules.streams is None and seqs > 1:
-        raise _unsure(asked.build, "sequences got streams of their own")
     if not rules.streams:
         if asked.args.given("kv_unified") and not unified:
             raise UnsupportedError(

@@ -21,8 +21,6 @@ def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]
         kv_cache_bytes: not used, as the settings fix every size.
     """
     del kv_cache_bytes
-    k_type, _, v_type = plan.kv_cache_dtype.partition(":")
-    types = [_NAMES.get(name, name) for name in (k_type, v_type or k_type)]
     names = dict.fromkeys(pool.name for rank in plan.ranks for pool in rank.pools)
     lines = []
     for name in names:
@@ -30,9 +28,14 @@ def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]
         if name.endswith("state"):
             lines.append(_state(pools, plan))
         else:
-            draft = name.startswith(("draft ", "mtp "))
-            lines.append(_cells(pools, ["f16", "f16"] if draft else types, plan))
+            lines.append(_cells(pools, _types(pools[0].dtype or plan.kv_cache_dtype), plan))
     return (*lines, *_buffers(plan))
+
+
+def _types(dtype: str) -> list[str]:
+    """Return the types of K and of V as llama.cpp names them."""
+    k_type, _, v_type = dtype.partition(":")
+    return [_NAMES.get(name, name) for name in (k_type, v_type or k_type)]
 
 
 def _buffers(plan: CachePlan) -> Iterator[str]:

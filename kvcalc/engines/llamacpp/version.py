@@ -2,7 +2,7 @@
 
 The rules were measured with wheels of known dates (0.1.10 to 0.2.12 of `xllamacpp`) and with builds
 b11434 and b11549. Between two measurements lies a stretch in which a rule changed; a build in such
-a stretch is refused where the rule decides, as nobody measured on which side it is.
+a stretch is planned by the rule that takes more, and what the other gives is said beside it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import NamedTuple
 
 from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
 
-__all__ = ["NEWEST", "Build", "Rules", "build", "rules_of"]
+__all__ = [
+    "NEWEST",
+    "Build",
+    "Change",
+    "Rules",
+    "build",
+    "checkpoints_by_default",
+    "open_changes",
+    "rules_of",
+]
 
 
 class Build(NamedTuple):
@@ -55,7 +64,7 @@ _DAY = re.compile(r"20\d\d-[01]\d-[0-3]\d", re.ASCII)
 
 
 class Rules(NamedTuple):
-    """What differs by build; None where it changed somewhere about this one.
+    """What differs by build.
 
     Attributes:
         streams: sequences can have streams of their own; before, one pool served all.
@@ -64,22 +73,27 @@ class Rules(NamedTuple):
         pads_first: the whole context is rounded up before it is shared out as well.
         latent_v: a V of kv_lora_rank is kept beside an MLA latent.
         windows: sliding layers have a cache of their own size.
-        window_pad: the cells of that cache are rounded up to this, whatever `pad` is.
+        window_pad: the cells of that cache are rounded up to this, whatever `pad` is; None where it
+            is as `pad`.
         states: recurrent states are kept as they are now.
         auto_flash: flash attention is on unless it is switched off.
-        server_slots: llama-server takes four slots that share one cache.
+        server_slots: llama-server takes four slots that share one cache where nobody says.
+        one_is_four: and where one slot is asked for, without a draft or a pool that is shared.
+        fits: fit runs unless it is switched off.
     """
 
-    streams: bool | None
-    pad: int | None
-    pad_plain: int | None
+    streams: bool
+    pad: int
+    pad_plain: int
     pads_first: bool
-    latent_v: bool | None
-    windows: bool | None
+    latent_v: bool
+    windows: bool
     window_pad: int | None
     states: bool
-    auto_flash: bool | None
+    auto_flash: bool
     server_slots: bool
+    one_is_four: bool
+    fits: bool
 
 
 def build(text: str | None) -> Build:
@@ -128,46 +142,86 @@ def _ordinal(day: str) -> int:
         raise UnsupportedError(f"{day} is no day", hint="give one such as 2025-11-19") from None
 
 
-_STREAMS = (5944, 6305)
-_AUTO_FLASH = (6305, 6465)
-_WINDOWS = (4880, 5670)
-_NO_LATENT_V = (7850, 8170)
-"""Last build without, and first with it; between the two nobody measured."""
+class Change(NamedTuple):
+    """A rule that changed between two builds that are known.
 
-_ROUNDED_LAST, _EXACT, _ROUNDED_AGAIN = 6760, 6907, 7100
-"""Cells are rounded up to 256 (32 without flash attention) until about October 2025, then not at
-all, and from November 2025 on (PR 17046) always to 256."""
+    Attributes:
+        before, after: the last build that is known without, and the first with it.
+        what: what changed, as a clause.
+        later: of a build between the two the newer rule is taken, which takes no less memory.
+    """
+
+    before: int
+    after: int
+    what: str
+    later: bool = True
+
+
+_CHANGES = {
+    "windows": Change(4880, 5670, "sliding layers got caches of their own", later=False),
+    "streams": Change(5944, 6305, "sequences got streams of their own"),
+    "auto_flash": Change(6305, 6465, "flash attention became the default"),
+    "exact": Change(6760, 6907, "cells were no longer rounded up", later=False),
+    "rounded": Change(6907, 7100, "cells were rounded up to 256 again"),
+    "slots": Change(6907, 7079, "llama-server took four slots where one is asked for or none"),
+    "auto_slots": Change(7342, 7430, "one slot that is asked for became one slot", later=False),
+    "fit": Change(7342, 7430, "fit became the default", later=False),
+    "latents": Change(7850, 8170, "the V beside MLA latents went away", later=False),
+}
+"""Measured with wheels, or read off logs (n_parallel = 4 at b7079 and b7342; pull requests 16653,
+16736, 17046 and 17997 of llama.cpp)."""
+
 _STATES_KNOWN = 6465
 
 
-def rules_of(found: Build) -> Rules:
-    """Return the rules of a build: llama_context, llama_kv_cache and create_memory of its day."""
-    number = found.number
-    latent = _since(number, *_NO_LATENT_V)
-    again = number >= _ROUNDED_AGAIN
+def rules_of(found: Build, flipped: str = "") -> Rules:
+    """Return the rules of a build: llama_context, llama_kv_cache and create_memory of its day.
+
+    Args:
+        found: the build.
+        flipped: a change that is taken the other way, where the build lies between two known ones.
+    """
+
+    def since(name: str) -> bool:
+        change = _CHANGES[name]
+        if change.before < found.number < change.after:
+            return change.later is not (name == flipped)
+        return found.number >= change.after
+
+    again = since("rounded")
+    exact = since("exact") and not again
     return Rules(
-        streams=_since(number, *_STREAMS),
-        pad=_pad(number, 256),
-        pad_plain=_pad(number, 32),
+        streams=since("streams"),
+        pad=1 if exact else 256,
+        pad_plain=256 if again else 1 if exact else 32,
         pads_first=again,
-        latent_v=None if latent is None else not latent,
-        windows=_since(number, *_WINDOWS),
+        latent_v=not since("latents"),
+        windows=since("windows"),
         window_pad=256 if again else None,
-        states=number >= _STATES_KNOWN,
-        auto_flash=_since(number, *_AUTO_FLASH),
-        server_slots=again,
+        states=found.number >= _STATES_KNOWN,
+        auto_flash=since("auto_flash"),
+        server_slots=since("slots"),
+        one_is_four=since("slots") and not since("auto_slots"),
+        fits=since("fit"),
     )
 
 
-def _since(number: int, last_without: int, first_with: int) -> bool | None:
-    if number <= last_without:
-        return False
-    return True if number >= first_with else None
+def open_changes(found: Build) -> dict[str, Change]:
+    """Return the changes of which nobody knows on which side of them a build is, by name."""
+    return {
+        name: change
+        for name, change in _CHANGES.items()
+        if change.before < found.number < change.after
+    }
 
 
-def _pad(number: int, before: int) -> int | None:
-    if number <= _ROUNDED_LAST:
-        return before
-    if number >= _ROUNDED_AGAIN:
-        return 256
-    return 1 if number == _EXACT else None
+_CHECKPOINTS = ((6140, 0), (6700, 3), (7950, 8))
+"""First build that has more -> checkpoints a slot before it; 32 now. They came in August 2025 (pull
+requests 15293, 16453), and nobody looked up in which build of February 2026 8 became 32."""
+
+_MOST_CHECKPOINTS = 32
+
+
+def checkpoints_by_default(build: int) -> int:
+    """Return how many checkpoints a slot keeps where nobody says."""
+    return next((count for first, count in _CHECKPOINTS if build < first), _MOST_CHECKPOINTS)

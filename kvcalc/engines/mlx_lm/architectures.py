@@ -24,7 +24,6 @@ class Class(NamedTuple):
         expands: an MLA layer keeps K and V of every head.
         dense_only: its attention cannot read a quantised cache.
         index_copies: how often an indexer's key is kept.
-        window_more: rows that a ring has more than the model's window here, which is vLLM's.
     """
 
     own: bool = False
@@ -33,14 +32,11 @@ class Class(NamedTuple):
     expands: bool = False
     dense_only: bool = False
     index_copies: int = 1
-    window_more: int = 0
 
 
 _PLAIN = Class()
 _OWN = Class(own=True)
 _RINGS = Class(own=True, rings=True)
-_COHERE2 = Class(own=True, rings=True, window_more=-1)
-"""vLLM adds one to the config's window, mlx-lm does not."""
 _SINKS = Class(own=True, rings=True, dense_only=True)
 _DENSE = Class(dense_only=True)
 _EXPANDS = Class(expands=True)
@@ -79,12 +75,12 @@ _CLASSES = {
         " RWKV7ForCausalLM XverseForCausalLM BailingMoeLinearV2ForCausalLM"
     ),
     _RINGS: (
-        "Exaone4ForCausalLM Gemma3ForCausalLM Gemma3ForConditionalGeneration"
-        " Gemma3TextModel Gemma3nForCausalLM Gemma3nForConditionalGeneration Gemma4ForCausalLM"
+        "Cohere2ForCausalLM Exaone4ForCausalLM Gemma3ForCausalLM"
+        " Gemma3ForConditionalGeneration Gemma3TextModel Gemma3nForCausalLM"
+        " Gemma3nForConditionalGeneration Gemma4ForCausalLM"
         " Gemma4ForConditionalGeneration LagunaForCausalLM MiMoV2FlashForCausalLM"
         " Ministral3ForCausalLM Olmo3ForCausalLM RecurrentGemmaForCausalLM Step3p5ForCausalLM"
     ),
-    _COHERE2: "Cohere2ForCausalLM",
     _SINKS: "GptOssForCausalLM",
     _LISTS: ("FalconH1ForCausalLM LongcatFlashForCausalLM MiniMaxM3SparseForConditionalGeneration"),
     _SPARSE: "DeepseekV32ForCausalLM GlmMoeDsaForCausalLM",

@@ -65,7 +65,6 @@ def _rows(cache: Cache, model: ModelSpec, kind: Class, settings: Settings) -> li
     plain: _Rows = tuple((role, count * width * size) for role, count, width in heads)
     match cache:
         case SlidingWindow(sliding_window=window) if kind.rings:
-            window += kind.window_more
             return [_ring(f"window {window}", window, plain, settings)]
         case ChunkedAttention(attention_chunk_size=chunk):
             if chunk % STEP:

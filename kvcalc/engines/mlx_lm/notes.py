@@ -28,7 +28,6 @@ def explain(model: ModelSpec, settings: Settings, rules: set[Rule]) -> list[str]
         f"mlx-lm's class for {model.architecture} keeps every token of its windowed layers": (
             windows and not kind.rings
         ),
-        "mlx-lm's window has one token less than vLLM's": windows and kind.window_more == -1,
         "chunks are kept as windows of their size; once they are full, each token copies the chunk"
         f" into a buffer of {STEP} rows more": any(
             isinstance(cache, ChunkedAttention) for cache in caches

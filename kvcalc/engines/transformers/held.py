@@ -23,12 +23,10 @@ from kvcalc.engines.transformers.settings import Settings
 __all__ = ["as_held"]
 
 _WINDOW_OFF_BY = {
-    "Cohere2ForCausalLM": -1,
-    "Cohere2MoeForCausalLM": -1,
     "MiMoV2FlashForCausalLM": 1,
 }
-"""Architecture -> tokens that transformers' window has more than the model's description here,
-which is vLLM's: vLLM adds one to Cohere2's, transformers' config class one to MiMo's."""
+"""Architecture -> tokens that transformers' window has more than the config says: its config class
+adds one to MiMo's."""
 
 
 def as_held(model: ModelSpec, settings: Settings, notes: list[str]) -> ModelSpec:

@@ -10,9 +10,11 @@ from math import lcm
 
 import msgspec
 
+from kvcalc.core.attention import SlidingWindow
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
+from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count
@@ -62,7 +64,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
     if cuda:
         check_settings(model, deployment, settings, v0=False)
     platform.check(model, settings)
-    layered = _with_drafts(model, settings)
+    layered = _with_drafts(_as_built(model, settings, notes), settings)
     share = layered.on_rank(settings.tp)
     if cuda:
         check_split(model, deployment, settings)
@@ -116,6 +118,25 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         convention=platform.convention(settings),
         source=platform.source(settings),
     )
+
+
+def _as_built(model: ModelSpec, settings: Settings, notes: list[str]) -> ModelSpec:
+    """Return the model with the windows that vLLM's class for it makes of the config's."""
+    if not settings.rules.widens_cohere or not (model.architecture or "").startswith("Cohere2"):
+        return model
+    wider: dict[Cache, SlidingWindow] = {
+        cache: msgspec.structs.replace(cache, sliding_window=cache.sliding_window + 1)
+        for _, cache in model.caches()
+        if isinstance(cache, SlidingWindow)
+    }
+    notes.extend(
+        f"window layers see {w.sliding_window} tokens: their own too" for w in set(wider.values())
+    )
+    layers = tuple(
+        msgspec.structs.replace(run, caches=tuple(wider.get(c, c) for c in run.caches))
+        for run in model.layers
+    )
+    return msgspec.structs.replace(model, layers=layers)
 
 
 def _with_drafts(model: ModelSpec, settings: Settings) -> ModelSpec:

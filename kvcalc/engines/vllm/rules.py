@@ -68,6 +68,7 @@ class Rules(NamedTuple):
         all_kernels_align: the found block is rounded up to what every backend reads.
         pads_v: K and V of different size are kept as if V were as large as K, in windows.
         heeds_mimo_dtype: MiMo-V2 heeds the KV cache dtype.
+        widens_cohere: a window layer of Cohere2 sees its own token beside those of its window.
         checks_alibi: FlashAttention is asked whether it reads fp8 with biases by distance.
         sparse_splits_fp8_only: sparse MLA is split over ranks in fp8_ds_mla alone.
         wide_pages: FlashAttention 4 reads pages of 128 (heads of 256).
@@ -124,6 +125,7 @@ class Rules(NamedTuple):
     all_kernels_align: bool
     pads_v: bool
     heeds_mimo_dtype: bool
+    widens_cohere: bool
     checks_alibi: bool
     sparse_splits_fp8_only: bool
     wide_pages: bool
@@ -227,6 +229,8 @@ def rules_of(wanted: Release) -> Rules:
         # models/mimo_v2.py
         pads_v=not since(20),
         heeds_mimo_dtype=since(32),
+        # models/commandr.py, Cohere2's sliding_window + 1
+        widens_cohere=since(29),
         # v1/attention/backends
         checks_alibi=since(27),
         sparse_splits_fp8_only=since(29),

@@ -73,16 +73,16 @@ def _flags() -> dict[str, tuple[Flag, bool]]:
 
 
 _GONE = gone("""
-    - b11434 one draft|--draft-n|--draft-max = --spec-draft-n-max
-    - b11434 one draft-min|--draft-n-min = --spec-draft-n-min
-    - b11434 one spec-ngram-size-n = --spec-ngram-simple-size-n
-    - b11434 one spec-ngram-size-m = --spec-ngram-simple-size-m
-    - b11434 one spec-ngram-min-hits = --spec-ngram-simple-min-hits
+    - b9093 one draft|--draft-n|--draft-max = --spec-draft-n-max
+    - b9093 one draft-min|--draft-n-min = --spec-draft-n-min
+    - b9093 one spec-ngram-size-n = --spec-ngram-simple-size-n
+    - b9093 one spec-ngram-size-m = --spec-ngram-simple-size-m
+    - b9093 one spec-ngram-min-hits = --spec-ngram-simple-min-hits
     - b11434 one -cd|--ctx-size-draft
-    - b11434 switch mlock = --load-mode mlock
-    - b11434 switch no-mmap = --load-mode none
-    - b11434 switch mmap = --load-mode mmap
-    - b11434 switch -dio|--direct-io = --load-mode direct-io
+    b10488 b11434 switch mlock = --load-mode mlock
+    b10488 b11434 switch no-mmap = --load-mode none
+    b10488 b11434 switch mmap = --load-mode mmap
+    b10488 b11434 switch -dio|--direct-io = --load-mode dio
     - - switch -cnv|--conversation -no-cnv|--no-conversation
 """)
 

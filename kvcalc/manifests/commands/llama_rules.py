@@ -111,6 +111,16 @@ def _switch(name: str) -> Rule:
     return rule
 
 
+def _mode(mode: str) -> Rule:
+    """Set the loading mode that a switch of builds before b11434 stands for."""
+
+    def rule(reading: Reading, given: Given) -> None:
+        if given.on:
+            reading.put("load_mode", mode, "arg", given.written, given.word)
+
+    return rule
+
+
 _WHOLE = {
     "ctx_size": 0,
     "parallel": -1,
@@ -141,7 +151,7 @@ _MEANT_TYPES = {
     "float32": "f32",
     "auto": "f16, the default",
 }
-_TEXTS = (*("tensor_split", "split_mode", "device", "fit_target"),)
+_TEXTS = ("tensor_split", "split_mode", "device", "fit_target", "load_mode")
 _SWITCHES = ("kv_unified", "swa_full", "cpu_moe", "kv_offload", "no_kv_offload", "no_kv_unified")
 
 RULES: dict[str, Rule] = {
@@ -157,6 +167,8 @@ RULES: dict[str, Rule] = {
     **each(_CACHES, _cache_type),
     **each(("rope_scale", "rope_freq_scale"), lambda _: _stretched),
     **each(_SWITCHES, _switch),
+    "no_mmap": _mode("none"),
+    "mlock": _mode("mmap+mlock"),
     **each(("embedding", "embeddings"), lambda _: switch("embeddings", "other")),
     **each(("rerank", "reranking"), lambda _: switch("reranking", "other")),
     **each(("pooling", "mmproj"), lambda name: text(name, "other")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +23,8 @@ from kvcalc.measure.logs.cures import ONE_BY_ONE, after, cures, end_others
 from kvcalc.measure.logs.evidence import UNTOLD, telling
 from kvcalc.measure.logs.explain import differing, explained
 from kvcalc.measure.logs.fixes import beside_others, fix_of, fixes, levers
+from kvcalc.measure.logs.llamacpp_memory import cures as confirmed
+from kvcalc.measure.logs.llamacpp_memory import on_gpu, with_file
 from kvcalc.measure.logs.measured import Measured, measured, neighbour
 from kvcalc.measure.logs.oom import RanOut, judged, ran_out
 from kvcalc.measure.logs.predict import predicted
@@ -54,30 +57,9 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     """Return what kvcalc says to a start."""
     start, facts, found = read.start, read.facts, read.resolved
     notes = list(read.notes)
-    told, differences = _sums(read)
-    made = read.plan
-    idle: AbstractSet[str] = set()
-    model, deployment = found.model, found.deployment
-    if made is not None and model is not None:
-        try:
-            told_by_plan = predicted(made, facts)
-            more = explained(found, model, made, facts, told_by_plan)
-            made, model, deployment = more.plan, more.model, more.deployment
-            found_out = more.differences
-            idle = told_by_plan.keys() - _telling(read, given, model, deployment, told_by_plan)
-        except KvcalcError as error:
-            notes.append(f"no prediction: {error.message}")
-            told_by_plan, found_out, idle = {}, (), set()
-        differences = (*(d for d in differences if d.name not in told_by_plan), *found_out)
-        told = {**told, **told_by_plan}
-        notes += _version_notes(made, facts)
-        if start.engine == "sglang" and "ssm_state_size" in facts and "ssm_state_size" not in told:
-            notes.append(_NO_SLOTS)
-    agreeing = tuple(
-        name
-        for name in told
-        if name in facts and name not in idle and name not in {d.name for d in differences}
-    )
+    model, deployment, made, told, differences, agreeing = _compared(read, given, notes)
+    if start.engine == "llama.cpp":
+        given = with_file(given, facts)
     sized = _capacity(model, deployment, given, made)
     memory = None
     if model is not None and made is not None:
@@ -89,17 +71,13 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     out = _ran_out(read, given, oom, model, deployment, memory)
     taken = neighbour(memory, facts) if memory is not None else 0
     end = ended(start, facts, told, out.cause or _by_another(taken))
-    fixed = (*out.fixes, *_fixes(start, memory, facts, taken))
-    perhaps: tuple[str, ...] = ()
-    if "others_hold" in start.flags and model is not None:
-        shares = [*beside_others(model, deployment, facts, given.quantization)]
-        fixed += tuple(fix for sure, fix in shares if sure)
-        perhaps = (
-            *(f.text for sure, f in shares if not sure),
-            end_others(facts, some=bool(shares)),
-        )
+    fixed, perhaps = _offered(read, given, model, deployment, memory, out, taken)
     total = total_of(facts, budget)
-    terms = terms_of(start.engine, _with_graphs(facts, told), budget, start.devices)
+    own = {}
+    if start.engine == "llama.cpp" and made is not None and model is not None:
+        own = on_gpu(start, model, deployment, made, given)
+    terms = terms_of(start.engine, _with_graphs(facts, told), budget, start.devices, own)
+    planned = memory is not None or bool(perhaps)
     card = gpu_name(found.deployment.gpu)
     if excess(terms, total):
         notes.append(f"what is logged does not fit on {card or 'the card'}: --gpu names another")
@@ -132,15 +110,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
             *([ONE_BY_ONE] if taken and not fixed else []),
             *perhaps,
             *(
-                cures(
-                    start.engine,
-                    start.flags,
-                    facts,
-                    told,
-                    rate,
-                    version=found.deployment.engine_version,
-                    planned=memory is not None or bool(perhaps),
-                )
+                _cures(start, model, deployment, given, facts, told, rate, planned=planned)
                 if end.sizes
                 else ()
             ),
@@ -154,6 +124,63 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
         unsupported=made.unsupported if made is not None else (),
         code=end.code or None,
     )
+
+
+class _Compared(NamedTuple):
+    """What a plan says to a log: figures, what differs, and the model and plan that explain it."""
+
+    model: ModelSpec | None
+    deployment: Deployment
+    plan: CachePlan | None
+    predicted: dict[str, Predicted]
+    differences: tuple[Difference, ...]
+    agreeing: tuple[str, ...]
+
+
+def _compared(read: ReadStart, given: Given, notes: list[str]) -> _Compared:
+    """Hold a log's figures against each other, and against a plan where there is one."""
+    start, facts, found, made = read.start, read.facts, read.resolved, read.plan
+    told, differences = _sums(read)
+    idle: AbstractSet[str] = set()
+    model, deployment = found.model, found.deployment
+    if made is not None and model is not None:
+        try:
+            told_by_plan = predicted(made, facts)
+            more = explained(found, model, made, facts, told_by_plan)
+            made, model, deployment = more.plan, more.model, more.deployment
+            found_out = more.differences
+            idle = told_by_plan.keys() - _telling(read, given, model, deployment, told_by_plan)
+        except KvcalcError as error:
+            notes.append(f"no prediction: {error.message}")
+            told_by_plan, found_out, idle = {}, (), set()
+        differences = (*(d for d in differences if d.name not in told_by_plan), *found_out)
+        told = {**told, **told_by_plan}
+        notes += _version_notes(made, facts)
+        if start.engine == "sglang" and "ssm_state_size" in facts and "ssm_state_size" not in told:
+            notes.append(_NO_SLOTS)
+    other = {*idle, *(d.name for d in differences)}
+    agreeing = tuple(name for name in told if name in facts and name not in other)
+    return _Compared(model, deployment, made, told, differences, agreeing)
+
+
+def _offered(
+    read: ReadStart,
+    given: Given,
+    model: ModelSpec | None,
+    deployment: Deployment,
+    memory: Measured | None,
+    out: RanOut,
+    taken: int,
+) -> tuple[tuple[Fix, ...], tuple[str, ...]]:
+    """Return changes that a plan confirms, and what may help."""
+    start, facts = read.start, read.facts
+    fixed = (*out.fixes, *_fixes(start, memory, facts, taken))
+    if "others_hold" not in start.flags or model is None:
+        return fixed, ()
+    shares = [*beside_others(model, deployment, facts, given.quantization)]
+    fixed += tuple(fix for sure, fix in shares if sure)
+    perhaps = tuple(fix.text for sure, fix in shares if not sure)
+    return fixed, (*perhaps, end_others(facts, some=bool(shares)))
 
 
 def _sums(read: ReadStart) -> tuple[dict[str, Predicted], tuple[Difference, ...]]:
@@ -216,6 +243,30 @@ def _with_graphs(facts: Mapping[str, Fact], told: Mapping[str, Predicted]) -> Ma
         return facts
     graphs = Fact(printed=found.text, low=found.low, high=found.high, unit="B", line=share.line)
     return {**facts, "estimated_graph_memory": graphs}
+
+
+def _cures(
+    start: Start,
+    model: ModelSpec | None,
+    deployment: Deployment,
+    given: Given,
+    facts: Mapping[str, Fact],
+    told: Mapping[str, Predicted],
+    rate: int | None,
+    *,
+    planned: bool,
+) -> tuple[str, ...]:
+    """Return what to change: of llama.cpp what a plan confirms, where model and GPU are known."""
+    known = start.engine == "llama.cpp" and isinstance(deployment.gpu, GpuSpec)
+    if model is not None and known and "allocation" in start.flags:
+        try:
+            return tuple(confirmed(model, deployment, given))
+        except KvcalcError:
+            return ()
+    version = deployment.engine_version
+    return tuple(
+        cures(start.engine, start.flags, facts, told, rate, version=version, planned=planned)
+    )
 
 
 def gpu_name(gpu: GpuSpec | str | None) -> str | None:

@@ -34,6 +34,14 @@ _GIVES = frozenset(("total_memory", "requested_memory", "free_memory"))
 _FIGURES = ("available_kv_cache", "num_gpu_blocks", "kv_cache_tokens", "max_concurrency")
 
 
+_TOKENS = ("kv_cache_tokens", "max_total_num_tokens", "n_ctx")
+_CONTEXT = "ctx_size"
+"""llama.cpp's context, which fixes the tokens of its cache."""
+
+_NO_FIGURES = frozenset(("card_index", "failed_device", "checkpoint", "slot"))
+"""What is printed as a number and counts nothing."""
+
+
 def compared(first: ReadStart, second: ReadStart) -> LogComparison:
     """Return what changed from one start to another."""
     rows = [*_engines(first, second), *_settings(first, second), *_figures(first, second)]
@@ -106,10 +114,13 @@ def _engines(first: ReadStart, second: ReadStart) -> Iterator[Changed]:
 
 
 def _tokens(read: ReadStart) -> int | None:
-    for name in ("kv_cache_tokens", "max_total_num_tokens"):
+    for name in _TOKENS:
         fact = read.facts.get(name)
         if fact is not None and isinstance(fact.low, int):
             return fact.low
+    context = read.resolved.deployment.engine_args.get(_CONTEXT)
+    if read.start.engine == "llama.cpp" and isinstance(context, int):
+        return context
     blocks = read.facts.get("num_gpu_blocks")
     if blocks is not None and isinstance(blocks.low, int) and read.plan is not None:
         return blocks.low * (read.plan.block_size or 1)
@@ -130,8 +141,11 @@ def _settings(first: ReadStart, second: ReadStart) -> Iterator[Changed]:
     ours, theirs = _named(first), _named(second)
     names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
     steps = _steps(first, second, names)
+    counts = _tokens(first), _tokens(second)
     for name in names:
         tokens, why = steps.get(name, (None, ""))
+        if name == _CONTEXT and None not in counts:
+            tokens, why = (counts[1] or 0) - (counts[0] or 0), "the cells of the context"
         yield Changed(
             name=name, first=ours.get(name), second=theirs.get(name), tokens=tokens, why=why
         )
@@ -236,9 +250,14 @@ def _figures(first: ReadStart, second: ReadStart) -> Iterator[Changed]:
             name="available_kv_cache", first=one.printed, second=two.printed, tokens=rest,
             why="the memory of the cache, less what the parts above explain",
         )  # fmt: skip
-    for name in _FIGURES[1:]:
+    known = {*_MEMORY, "available_kv_cache", *_NO_FIGURES}
+    settings = {*_named(first), *_named(second)}
+    names = [*_FIGURES[1:], *(name for name in ours if name not in _FIGURES)]
+    for name in names:
         one, two = ours.get(name), theirs.get(name)
-        if one is not None and two is not None and _differ(one, two):
+        if name in known or one is None or two is None or not _differ(one, two):
+            continue
+        if name not in settings and not (name == "n_ctx" and _CONTEXT in settings):
             yield Changed(name=name, first=one.printed, second=two.printed, tokens=None)
 
 

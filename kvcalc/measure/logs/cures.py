@@ -64,7 +64,7 @@ def cures(
     elif engine == "mlc-llm" and "nothing_left" in flags:
         yield "a smaller prefill_chunk_size (--overrides), or a higher gpu_memory_utilization"
     elif engine == "llama.cpp" and "allocation" in flags:
-        yield "a smaller -ub and -c, -ctk q8_0 -ctv q8_0, or fewer layers on the card (-ngl)"
+        yield "--model NAME --gpu NAME: kvcalc then says which -ub, -c, -ctk and -ngl fit"
     elif engine.startswith("exllama") and "allocation" in flags:
         yield "a smaller cache_size (max_seq_len), or cache_mode Q8, Q6 or Q4"
     elif engine == "tensorrt-llm" and "component-without-memory" in flags:

@@ -130,7 +130,7 @@ def _step(model: ModelSpec, deployment: Deployment, facts: Mapping[str, Fact]) -
 def _caches(facts: Mapping[str, Fact]) -> tuple[tuple[int, int], str] | None:
     """Return the bytes of all caches that have a line, and the first as it is printed."""
     lines = [f for n, f in facts.items() if n == "cache_size" or n.startswith("cache_size_")]
-    lines = lines or [facts[name] for name in ("kv_buffer",) if name in facts]
+    lines = lines or [facts[name] for name in ("kv_buffer", "device_context") if name in facts][:1]
     if not lines:
         return None
     low, high = (

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvcalc.core.logs import Fact
+from kvcalc.measure.logs.devices import gpus_of
 from kvcalc.measure.logs.settings import Settings
 from kvcalc.measure.logs.starts import Start
 
@@ -205,15 +206,18 @@ _PROPOSING = {
 
 
 def _llamacpp(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[str, Any]]:
-    del start
-    seqs = _whole(facts, "n_seq_max") or _whole(facts, "cache_seqs")
+    seqs = _whole(facts, "n_seq_max") or _whole(facts, "cache_seqs") or _whole(facts, "n_slots")
     seqs = seqs or _whole(facts, "state_seqs") or _whole(facts, "state_cells")
+    seqs = seqs or _whole(facts, "asked_slots")
+    unified = _unified(facts) if seqs is not None and seqs > 1 else None
     args: dict[str, Any] = {
-        "ctx_size": _context(facts),
+        "ctx_size": _context(facts, 1 if unified else seqs or 1),
         "parallel": seqs,
-        "kv_unified": _unified(facts) if seqs is not None and seqs > 1 else None,
+        "kv_unified": unified,
         "batch_size": _whole(facts, "n_batch"),
         "ubatch_size": _whole(facts, "n_ubatch"),
+        "flash_attn": _flash(start, facts),
+        "n_gpu_layers": _layers_on_gpu(facts),
     }
     for name, own in (("k_type", "cache_type_k"), ("v_type", "cache_type_v")):
         args[own] = facts[name].printed.lower() if name in facts else None
@@ -223,15 +227,42 @@ def _llamacpp(start: Start, facts: Mapping[str, Fact]) -> tuple[_Fields, dict[st
         "num_speculative_tokens": (copies, source),
         "speculative_method": ("mtp" if copies else None, source),
     }
+    gpus = len(gpus_of(start.devices))
+    if gpus > 1:
+        fields["pipeline_parallel_size"] = (gpus, "devices in the log")
     return fields, {name: value for name, value in args.items() if value is not None}
 
 
-def _context(facts: Mapping[str, Fact]) -> int | None:
-    """Return n_ctx: logged, or the cells of all streams."""
+_FLASH = {"1": "on", "0": "off", "enabled": "on", "disabled": "off"}
+
+
+def _flash(start: Start, facts: Mapping[str, Fact]) -> str | None:
+    """Return whether flash attention is on: as it came out, else as it was asked for."""
+    if "no_flash" in start.flags:
+        return "off"
+    if "flash" in start.flags:
+        return "on"
+    for name in ("flash_set", "flash_attn"):
+        if name in facts and (word := _FLASH.get(facts[name].printed)):
+            return word
+    return None
+
+
+def _layers_on_gpu(facts: Mapping[str, Fact]) -> int | None:
+    """Return the layers that left the host, the output counted as one; None where none says."""
+    fact = facts.get("layers_on_gpu")
+    return fact.low if fact is not None and isinstance(fact.low, int) and fact.low >= 0 else None
+
+
+def _context(facts: Mapping[str, Fact], streams: int) -> int | None:
+    """Return n_ctx: logged, or the cells of all streams, or of a slot times the slots."""
     size, cells = _whole(facts, "n_ctx"), _whole(facts, "cells")
     if size is None and cells is not None:
         return cells * (_whole(facts, "cache_streams") or 1)
-    return size
+    slot = _whole(facts, "n_ctx_slot")
+    if size is None and slot is not None:
+        return slot * streams
+    return size or _whole(facts, "asked_context")
 
 
 def _unified(facts: Mapping[str, Fact]) -> bool | None:

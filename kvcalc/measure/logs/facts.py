@@ -31,11 +31,12 @@ def fact_of(taken: list[Said], keep: str, binding: str = "") -> Fact:
         _, line, _, reading = _finest(bound or ordered, bound[-1] if bound else end)
         if (ordered[0][3].high or 0) < (ordered[-1][3].low or 0):
             spread = (ordered[0][3].printed, ordered[-1][3].printed)
-    elif numbers and keep == "sum":
-        _, line, _, reading = taken[0]
-        lows = [entry[3].low or 0 for entry in taken]
-        highs = [entry[3].high or 0 for entry in taken]
-        text = reading.printed if len(taken) == 1 else " + ".join(e[3].printed for e in taken[:8])
+    elif numbers and keep in ("sum", "latest"):
+        parts = taken if keep == "sum" else list(by_rank.values()) or taken[-1:]
+        _, line, _, reading = parts[0]
+        lows = [entry[3].low or 0 for entry in parts]
+        highs = [entry[3].high or 0 for entry in parts]
+        text = reading.printed if len(parts) == 1 else " + ".join(e[3].printed for e in parts[:8])
         reading = Reading(text, sum(lows), sum(highs), reading.unit)
     else:
         mine = [entry for entry in taken if entry[0] == binding] if binding else []

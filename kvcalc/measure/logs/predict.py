@@ -20,6 +20,7 @@ from kvcalc.core.search import first_that
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.engines import start_up_log
 from kvcalc.measure.logs.derived import paged_blocks
+from kvcalc.measure.logs.devices import more_than_devices
 from kvcalc.measure.logs.starts import starts_of
 
 __all__ = ["Span", "agrees", "cache_budget", "predicted", "span_text"]
@@ -230,18 +231,29 @@ def _that_failed(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[s
     size = facts.get("failed_memory") or facts.get("failed_bytes")
     if size is None or "cache_size" in facts:
         return
-    for rank in plan.ranks:
-        for pool in rank.pools:
-            held = pool.total_bytes(pool.units or 0)
-            found = _made(held, held, "B", f"{format_count(plan.max_model_len)} tokens by kvcalc")
-            if agrees(size, found):
-                yield "cache_bytes", found
+    pools = [pool.total_bytes(pool.units or 0) for rank in plan.ranks for pool in rank.pools]
+    told = f"{format_count(plan.max_model_len)} tokens by kvcalc"
+    spans = [(held, held, told) for held in pools]
+    there = facts.get("kv_buffer")
+    if there is not None and isinstance(there.low, int) and isinstance(there.high, int):
+        whole = sum(pools)
+        left = f"what is left of {format_bytes(whole)} after the {there.printed} of other devices"
+        spans.append((whole - there.high, whole - there.low, f"{left} ({told})"))
+    for low, high, basis in spans:
+        found = _made(low, high, "B", basis)
+        if agrees(size, found):
+            yield "cache_bytes", found
 
 
 def _devices(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, Predicted]]:
+    failed = "failed_memory" in facts or "failed_bytes" in facts
+    logged = sum(name.startswith("cache_size") for name in facts)
+    pools = {p.name for rank in plan.ranks for p in rank.pools if not p.name.endswith("state")}
+    if logged > len(pools) or more_than_devices(facts):
+        return  # a draft's, of which nothing is known here; or lines of some devices are missing
     for name, of in (("kv_buffer", False), ("state_buffer", True)):
-        if name not in facts:
-            continue
+        if name not in facts or (failed and "cache_size" not in facts):
+            continue  # of a start that failed in between, only some devices have their part
         size = sum(
             pool.total_bytes(pool.units or 0)
             for rank in plan.ranks

@@ -128,6 +128,8 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         shown = value.name if isinstance(value, (ModelSpec, GpuSpec)) else str(value)
         named.append(Named(name=name, value=shown, source="given"))
     own.update(given.args)
+    if start.engine == "llama.cpp":
+        _as_it_came_out(own)
     deployment = msgspec.structs.replace(deployment, **{**given.settings, "engine_args": own})
     if isinstance(deployment.gpu, str):
         deployment = msgspec.structs.replace(
@@ -144,6 +146,13 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         foreign=strange,
         releases=() if told else dated.others,
     )
+
+
+def _as_it_came_out(args: dict[str, Any]) -> None:
+    """Let llama.cpp's plan change nothing anew: its log shows what it chose."""
+    args.setdefault("fit", "off")
+    if args.get("parallel") == 1:
+        args.setdefault("kv_unified", True)  # some builds make four slots of one
 
 
 def _deployed(

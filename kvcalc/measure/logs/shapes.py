@@ -22,8 +22,9 @@ from kvcalc.core.logs import Unit
 
 __all__ = ["KINDS", "Keep", "Reading", "Shape", "compiled", "read", "shape"]
 
-Keep = Literal["least", "most", "first", "last", "sum"]
-"""Which of several figures of one name counts: of ranks the least or most, else by order."""
+Keep = Literal["least", "most", "first", "last", "sum", "latest"]
+"""Which of several figures of one name counts: of ranks the least or most, else by order; or what
+the lines of all devices come to, all of them or the latest of each."""
 
 _INT = r"-?\d{1,3}(?:,\d{3}){1,8}(?!\d)|-?\d{1,20}"
 _SOME = r"[1-9]\d{0,2}(?:,\d{3}){1,8}(?!\d)|[1-9]\d{0,19}"

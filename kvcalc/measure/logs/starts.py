@@ -21,7 +21,7 @@ from kvcalc.measure.logs.known_errors import known_of
 from kvcalc.measure.logs.phases import FRAME_WORDS, frame_of, inner, later
 from kvcalc.measure.logs.prefixes import Stripped, strip, unfolded
 from kvcalc.measure.logs.settings import Settings, settings_of
-from kvcalc.measure.logs.shapes import Reading, Shape, read
+from kvcalc.measure.logs.shapes import Shape, read
 from kvcalc.measure.logs.signals import signal_of
 
 __all__ = ["Start", "starts_of"]
@@ -154,6 +154,8 @@ class Start:
             return True
         if shape.changes:
             return self.sized and "draft" not in self.flags and self._changes(shape, stripped.text)
+        if shape.says == "loading" and self.flags["loading"] <= self.flags.get("draft", 0):
+            return False  # the draft's own file
         if shape.once and (rank or (self.settings.whole("data_parallel_size") or 1) == 1):
             return True
         return shape.opens and (self.sized or not shape.kinds)
@@ -199,7 +201,9 @@ class Start:
             for name, kind in shape.kinds.items():
                 text = match[name]
                 if text is not None and name != "device":
-                    self._take(name + ending, shape.keep, stripped, line, read(text.strip(), kind))
+                    of = match["device"] if shape.keep == "latest" else stripped.rank
+                    said = of, line, stripped.times, read(text.strip(), kind)
+                    self._take(name + ending, shape.keep, said)
         if not found:
             return False
         self._note(shape_id, shape, stripped, line)
@@ -228,21 +232,27 @@ class Start:
             self.sources.setdefault((stripped.file, stripped.number), stripped.text[:_SOURCE])
         self.last = line
 
-    def _take(self, name: str, keep: str, stripped: Stripped, line: int, reading: Reading) -> None:
+    def _take(self, name: str, keep: str, said: Said) -> None:
         taken = self._readings.setdefault(name, [])
         self._keep.setdefault(name, keep)
         if len(taken) < _MOST_READINGS:
-            taken.append((stripped.rank, line, stripped.times, reading))
+            taken.append(said)
 
     def _take_device(self, match: re.Match[str], shape: Shape) -> None:
         """Add what a line says of one device to what its other lines say of it."""
-        if shape.keep != "sum" or "device" not in shape.kinds or len(self.devices) > _MOST_DEVICES:
+        if shape.keep not in ("sum", "latest") or "device" not in shape.kinds:
+            return
+        if len(self.devices) > _MOST_DEVICES:
             return
         of = self.devices.setdefault(match["device"], {})
         for name, kind in shape.kinds.items():
-            if name != "device":
+            if name != "device" and match[name] is not None:
                 found = read(match[name], kind)
                 both = of.setdefault(name, [0, 0])
+                if found.low is None:
+                    continue
+                if shape.keep == "latest":
+                    both[:] = 0, 0
                 both[0] += int(found.low or 0)
                 both[1] += int(found.high or 0)
 

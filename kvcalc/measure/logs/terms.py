@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from kvcalc.core.answers import RankBudget
 from kvcalc.core.logs import Fact, LoggedTerm
+from kvcalc.measure.logs.devices import Devices, on_device
 
 __all__ = ["excess", "terms_of", "total_of"]
 
@@ -27,19 +27,10 @@ _PREDICTED = {
     "activation": ("activation",),
     "graphs": ("graphs",),
     "other": ("context", "communication", "other"),
+    "compute buffers": ("activation",),
 }
 """Term -> the terms of a capacity answer that are the same memory."""
 
-
-_OF_DEVICES = {
-    "weights": ("model_buffer",),
-    "compute buffers": ("compute_buffer",),
-    "cache": ("kv_buffer", "state_buffer"),
-}
-"""Term -> the figures of llama.cpp that are told a device."""
-
-Devices = Mapping[str, Mapping[str, list[int]]]
-"""Device -> figure -> [least, most] bytes of its lines together."""
 
 _LOOSE = 32 * 2**20
 """A term is what the card's free memory fell by: segments of the allocator are inside it."""
@@ -58,6 +49,7 @@ def terms_of(
     facts: Mapping[str, Fact],
     budget: tuple[RankBudget, ...],
     devices: Devices | None = None,
+    own: Mapping[str, tuple[int, int] | None] | None = None,
 ) -> tuple[LoggedTerm, ...]:
     """Return every term that the log or the card's budget tells.
 
@@ -66,6 +58,7 @@ def terms_of(
         facts: its figures.
         budget: of the card; empty where none is known.
         devices: device -> figure -> [least, most] bytes, where lines are of one device each.
+        own: term -> what a plan says of it, where that is another thing than the budget's.
     """
     first = budget[0] if budget else None
     found = []
@@ -73,15 +66,17 @@ def terms_of(
     for name, figures in _TERMS:
         if name in (("weights", "other") if consumed else ("weights and other",)):
             continue
+        if name == "activation" and engine == "llama.cpp":
+            continue  # its compute buffers are that
         fact = next((facts[figure] for figure in figures if figure in facts), None)
         logged = _range(fact)
         source = "" if fact is None else f"line {fact.line}"
         if engine == "sglang" and name in _OF_SGLANG:
             logged = _sglang(facts, name) or logged
-        if engine == "llama.cpp" and name in _OF_DEVICES:
-            told = _of_device(name, devices, facts)
-            logged, source = told if told is not None else (logged, source)
+        if engine == "llama.cpp" and (told := on_device(name, devices or {}, facts)) is not None:
+            logged, source = told
         predicted = None if first is None else _predicted(name, first)
+        predicted = (own or {}).get(name, predicted)
         if logged is None and predicted is None:
             continue
         meets = (
@@ -100,56 +95,6 @@ def excess(terms: tuple[LoggedTerm, ...], total: int | None) -> int:
     if not total:
         return 0
     return max(0, sum(term.logged[0] for term in terms if term.logged is not None) - total)
-
-
-class _Told(NamedTuple):
-    """A term, and where it is told."""
-
-    span: tuple[int, int]
-    source: str
-
-
-def _of_device(name: str, devices: Devices | None, facts: Mapping[str, Fact]) -> _Told | None:
-    """Return a term of llama.cpp: of the device with the most, or of all devices together.
-
-    A cache is all of its caches and states: each has a line of its own. What lies in the host's
-    memory is on no card.
-    """
-    figures = _OF_DEVICES[name]
-    device = _largest(devices or {})
-    if name != "cache":
-        if device is None or devices is None or figures[0] not in devices[device]:
-            return None
-        return _Told(_both(devices[device][figures[0]]), f"{device}: all of its lines")
-    parts, places = [], []
-    for figure, lines in zip(figures, ("cache_size", "state_size"), strict=True):
-        if device is not None and devices is not None and figure in devices[device]:
-            parts.append(_both(devices[device][figure]))
-            places.append(device)
-            continue
-        every = [f for n, f in facts.items() if n == lines or n.startswith(f"{lines}_")]
-        if any(figure in found for found in (devices or {}).values()):
-            every = []  # it lies on other devices
-        parts += [span for fact in every if (span := _range(fact)) is not None]
-        places += ["all devices together"] * bool(every)
-    if not parts:
-        return None
-    span = sum(low for low, _ in parts), sum(high for _, high in parts)
-    return _Told(span, "; ".join(dict.fromkeys(places)))
-
-
-def _both(span: list[int]) -> tuple[int, int]:
-    return span[0], span[1]
-
-
-def _largest(devices: Devices) -> str | None:
-    """Return the card of which the most is logged; the host where there is no card."""
-    cards = [name for name in devices if not _is_host(name)] or [*devices]
-    return max(cards, key=lambda name: sum(low for low, _ in devices[name].values()), default=None)
-
-
-def _is_host(name: str) -> bool:
-    return name.startswith("CPU") or name.endswith("_Host") or name in ("BLAS", "AMX")
 
 
 def _range(fact: Fact | None) -> tuple[int, int] | None:

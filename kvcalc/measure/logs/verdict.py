@@ -89,7 +89,6 @@ def ended(
         ready = False  # the server's own process gave up: a port in use is found out last
     died = start.died and ("stopped" in start.flags or not sized or _at_start(start))
     error = _told_with_phase(start) if died and not ready else ""
-    known = ending.known if error else None
     oom = judged(start.oom)
     of_oom = oom is not None and not ready and (not error or ending.follows)
     failed = failure(start.engine, start.flags, facts, told, "" if of_oom else error)
@@ -98,24 +97,36 @@ def ended(
         clause = f"ran out of memory{_when(start, sized=sized)}: {why}"
         return End("died", clause, why)
     if failed:
-        if "nothing_left" in start.flags and (why := because or beyond_weights(facts)):
-            failed = f"{failed.rstrip('.')}; {why}"
-        mine = bool(error) and failed == error
-        code = next((code for flag, code in _CODES.items() if flag in start.flags), "")
-        return End(
-            "refused" if _of_size(start) else "died",
-            f"did not start: {failed.rstrip('.')}{_at(start) if mine and ending.killed else ''}",
-            failed,
-            not mine or (known is None and _of_length(error)),
-            error,
-            mine and ending.killed,
-            "" if known is None else known.cure,
-            "" if mine else code,
-        )
+        return _not_up(start, facts, failed, error, because)
     if oom is not None:
-        return End(
-            "died_later", f"started, and ran out of memory: {_cut(oom.summary)}", _cut(oom.summary)
-        )
+        cut = _cut(oom.summary)
+        return End("died_later", f"started, and ran out of memory: {cut}", cut)
+    return _served(start, facts, sized=sized, ready=ready)
+
+
+def _not_up(start: Start, facts: Mapping[str, Fact], failed: str, error: str, because: str) -> End:
+    """Return the end of a start that did not come up."""
+    ending = start.ending
+    known = ending.known if error else None
+    if "nothing_left" in start.flags and (why := because or beyond_weights(facts)):
+        failed = f"{failed.rstrip('.')}; {why}"
+    mine = bool(error) and failed == error
+    code = next((code for flag, code in _CODES.items() if flag in start.flags), "")
+    return End(
+        "refused" if _of_size(start) else "died",
+        f"did not start: {failed.rstrip('.')}{_at(start) if mine and ending.killed else ''}",
+        failed,
+        not mine or (known is None and _of_length(error)),
+        error,
+        mine and ending.killed,
+        "" if known is None else known.cure,
+        "" if mine else code,
+    )
+
+
+def _served(start: Start, facts: Mapping[str, Fact], *, sized: bool, ready: bool) -> End:
+    """Return the end of a log in which no start failed."""
+    ending = start.ending
     if sized and start.died_later:
         fatal = ending.told_fatal
         clause = f"started, and died later: {fatal}"
@@ -256,7 +267,8 @@ def otherwise(terms: tuple[LoggedTerm, ...], card: str | None) -> Iterator[str]:
     """
     names = ", ".join(term.name for term in terms if term.agrees is False)
     if names:
-        yield f"outside of what kvcalc would have said of {card or 'the GPU'} without the log: {names}"
+        of = card or "the GPU"
+        yield f"outside of what kvcalc would have said of {of} without the log: {names}"
 
 
 _FEW = 3

@@ -9,7 +9,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from kvcalc.core.errors import UsageError
+from kvcalc.core.errors import KvcalcError, UsageError
+from kvcalc.engines import plans_by_weights
+from kvcalc.sizing.question import work
 
 if TYPE_CHECKING:
     from kvcalc.core.answers import Solution
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from kvcalc.sizing.solve.searches import Solved
 
 __all__ = ["SETTINGS", "solve", "solved"]
+
+_OF_GPUS = ("gpus", "tp")
 
 SETTINGS = {
     "max-model-len": ("lengths", "max_model_len"),
@@ -57,5 +61,17 @@ def solved(question: Question, setting: str) -> Solved:
             hint="name the GPU (--gpu), its memory (--gpu-memory) or the cache's (--kv-memory)",
         )
     module, function = SETTINGS[setting]
+    if plans_by_weights(question.deployment.engine) and question.may_move is None:
+        # What the engine would make room for on the host is no room on the GPUs.
+        may_move = 0 if setting in _OF_GPUS else _moved(question)
+        question = question._replace(may_move=may_move)
     found: Solved = getattr(import_module(f"{__name__}.{module}"), function)(question)
     return found
+
+
+def _moved(question: Question) -> int | None:
+    """Return the weights that the engine moves to the host for the question as it stands."""
+    try:
+        return work(question).plan.moved_bytes
+    except KvcalcError:
+        return None

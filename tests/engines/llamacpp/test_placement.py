@@ -85,10 +85,10 @@ def test_cuda_pads_quantised_rows() -> None:
     llama = _plan(kv_cache_dtype="q8_0", gpu=card)
     assert llama.rank.fixed_bytes == 0  # rows of 1,024
     deepseek = load_model("deepseek-v3")
-    found = _plan(deepseek, kv_cache_dtype="q8_0", gpu=card)
+    found = _plan(deepseek, args={"fit": "off"}, kv_cache_dtype="q8_0", gpu=card)
     assert found.rank.fixed_bytes == 61 * (512 - 64) // 32 * 34
     assert found.rank.name == "GPU 0"
-    assert _plan(deepseek, gpu=card).rank.fixed_bytes == 0
+    assert _plan(deepseek, args={"fit": "off"}, gpu=card).rank.fixed_bytes == 0
     assert _plan(deepseek, kv_cache_dtype="q8_0").rank.fixed_bytes == 0
 
 
@@ -130,7 +130,7 @@ def test_moved_weights_move_no_cache() -> None:
         {"n_cpu_ffn": 3},
     ):
         found = _plan(args=args)
-        assert found.ranks == _plan().ranks
+        assert [rank.pools for rank in found.ranks] == [rank.pools for rank in _plan().ranks]
         assert any("each layer's cache stays" in note for note in found.notes)
 
 

@@ -15,7 +15,7 @@ from kvcalc.core.attention import FullAttention, Mla, SlidingWindow
 from kvcalc.core.capacity import start_up_limit, start_up_need
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.rules import Chunk, Grow, Slots
+from kvcalc.core.rules import Chunk, Grow, Slots, Window
 from kvcalc.engines.vllm.rules import COMPARED, Rules, rules_of, told_apart
 from kvcalc.engines.vllm.version import Release, release
 from tests.core import builders
@@ -390,6 +390,16 @@ def test_block_of_a_window(at: str, alone: int, beside: tuple[int, int]) -> None
 
     mixed = widths(asked("mimo-v2-flash", at, block_size=64, max_model_len=4096))
     assert (mixed[0][2], mixed[1][2]) == beside
+
+
+@pytest.mark.parametrize(
+    ("at", "limit"), [("0.10.1", 4096), ("0.28", 4096), ("0.29", 4097), ("0.33", 4097)]
+)
+def test_a_window_of_cohere2_sees_its_own_token_too(at: str, limit: int) -> None:
+    """models/commandr.py, CohereAttention: per_layer_sliding_window; since 0.29 with one more."""
+    found = asked("CohereForAI--c4ai-command-r7b-12-2024", at, max_model_len=8192)
+    windows = {g.rule.window for g in found.rank.groups() if isinstance(g.rule, Window)}
+    assert windows == {limit}
 
 
 # States

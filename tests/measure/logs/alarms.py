@@ -2,7 +2,7 @@
 
 Every start of the list of cases (and of complete starts, where they are at hand) is read as a user
 pastes it, and once more with the model and settings that the tests know of it. A healthy start is
-one whose lines tell of a cache and of no refusal; whatever is then said against it is a false alarm.
+one whose lines tell of a cache and of no refusal; what is then said against it is a false alarm.
 Of a refused one the cause must be named, and each change that is offered must start by a capacity
 answer with the memory that it is said to leave.
 """
@@ -187,7 +187,7 @@ def alarms(start: Start, found: LogAnswer) -> Iterator[str]:
         yield f"{start.name}: {found.verdict}"
 
 
-def confirmed(found: LogAnswer, fix: Fix, model: ModelSpec, deployment: Deployment) -> bool:
+def confirmed(fix: Fix, model: ModelSpec, deployment: Deployment) -> bool:
     """Whether a capacity answer says that a change starts with the cache that it leaves."""
     fields = {"--kv-cache-dtype": "kv_cache_dtype", "--enforce-eager": "enforce_eager"}
     settings: dict[str, Any] = {}
@@ -242,7 +242,7 @@ def counted(some: Iterator[Start]) -> Counts:
         model, deployment = _of(start)
         for fix in found.fixes:
             cures += 1
-            sure += model is not None and confirmed(found, fix, model, deployment)
+            sure += model is not None and confirmed(fix, model, deployment)
         if model is not None and found.engine == "vllm":
             texts = {fix.text for fix in found.fixes}
             bare += [

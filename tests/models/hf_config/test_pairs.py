@@ -75,9 +75,6 @@ MORE_THAN_THE_CLASS: dict[str, str] = {
 Beside these stand the nulls where the class takes none: null and an absent key are one to kvcalc.
 """
 
-COHERE2_WINDOW = 1
-"""vLLM 0.33 models/commandr.py: a window layer sees `sliding_window` tokens and its own."""
-
 
 @cache
 def pairs() -> list[Row]:
@@ -91,11 +88,6 @@ def recorded(row: Row) -> Layers | None:
         return None
     layers: Layers = json.loads(json.dumps(resolved["layers"]))
     assert sum(count for count, _ in layers) == resolved["num_hidden_layers"], row["id"]
-    if row["config"]["model_type"] == "cohere2":
-        for _, caches in layers:
-            for cache_ in caches:
-                if cache_[0] == "window":
-                    cache_[-1] += COHERE2_WINDOW
     return layers
 
 

@@ -61,9 +61,8 @@ LEFT_OUT = {
 
 WINDOW_OFF_BY = {
     "XiaomiMiMo--MiMo-V2-Flash": 1,  # the class adds one to sliding_window_size; vLLM does not
-    "cohere2(default=command-r7b-like)": -1,  # vLLM adds one to sliding_window
 }
-"""Row's name -> tokens that transformers' window has more than vLLM's, which kvcalc follows."""
+"""Row's name -> tokens that transformers' window has more than the config's."""
 
 
 @cache

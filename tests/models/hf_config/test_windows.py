@@ -115,12 +115,12 @@ def test_layers(architecture: str, keys: dict[str, Any], expected: str) -> None:
 
 
 def test_a_window_keeps_what_its_class_means() -> None:
-    """The size of a window or chunk is the config's; Cohere's counts the token itself too."""
+    """The size of a window or chunk is the config's; what an engine makes of it is its own."""
     assert by_layer(read("MistralForCausalLM", sliding_window=16))[0] == (
         SlidingWindow(num_kv_heads=2, head_dim=64, sliding_window=16),
     )
     assert by_layer(read("Cohere2ForCausalLM", sliding_window=16))[0] == (
-        SlidingWindow(num_kv_heads=2, head_dim=64, sliding_window=17),
+        SlidingWindow(num_kv_heads=2, head_dim=64, sliding_window=16),
     )
     assert by_layer(read("Llama4ForCausalLM", attention_chunk_size=32))[0] == (
         ChunkedAttention(num_kv_heads=2, head_dim=64, attention_chunk_size=32),

@@ -1,4 +1,4 @@
-"""Command R7B and A: three window layers to one full layer, and a window that counts one more."""
+"""Command R7B and A: three window layers to one full layer."""
 
 from __future__ import annotations
 
@@ -21,15 +21,8 @@ _CLASS = "Cohere2Config"  # transformers 5.24 models/cohere2/configuration_coher
 def read(f: Fields) -> Layers:
     """Return window and full layers, by `layer_types` or by the pattern's length."""
     count = num_layers(f)
-    tokens = window(f)
-    if tokens is not None:
-        # vLLM 0.33 models/commandr.py: such a layer sees `sliding_window` tokens and its own.
-        tokens += 1
-        f.notes.append(
-            f"window layers see {tokens} tokens, as in vLLM; transformers keeps one less"
-        )
     local = [False] * count
     if not f.has("layer_types"):
         period = f.default_whole("sliding_window_pattern", default=4, of=_CLASS)
         local = every_nth_full(count, period)
-    return Layers(runs(windowed(f, count, full_attention(f), tokens, local)))
+    return Layers(runs(windowed(f, count, full_attention(f), window(f), local)))
