@@ -1,6 +1,7 @@
 """What a model's weights take on one GPU: exact where a checkpoint says, else an interval, said.
 
-How they are split over ranks stands in `weight_split`, what a parameter takes in `weight_dtypes`.
+How they are split over ranks stands in `weight_split`, what a parameter takes in `weight_dtypes`,
+what an engine makes of them as it loads them in `weight_loading`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from functools import lru_cache
 from math import ceil, floor
 
 from kvcalc.core.attention import Mla, SlidingWindow
+from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.memory import Term
 from kvcalc.core.mixers import PartName
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.parameters import Parts, count_parts, parameters
+from kvcalc.core.recurrent import Mamba1
 from kvcalc.core.size import ModelSize
 from kvcalc.core.units import cdiv
 from kvcalc.core.weight_dtypes import QUANTISED, UNKNOWN_FORMAT, WIDTHS, Width, weight_width
+from kvcalc.core.weight_loading import AS_PUBLISHED, Loading, as_loaded, cast
+from kvcalc.core.weight_shapes import shape_of
 from kvcalc.core.weight_split import (
     Ranks,
     evenly,
@@ -38,6 +43,7 @@ _ATTENTION: tuple[PartName, ...] = ("attention", "kv", "latent")
 _COPIED: tuple[PartName, ...] = ("kv", "latent")
 _TABLES: tuple[PartName, ...] = ("embedding", "head")
 _BITS = 8
+_HALF = 2  # bytes that float32 takes beyond the 16 bits of a model
 _SINGLE = Fraction(32)
 
 
@@ -52,6 +58,7 @@ def weights_on_rank(
     total_bytes: int | None = None,
     drafts: bool = False,
     sizes: tuple[int, ...] | None = None,
+    loading: Loading = AS_PUBLISHED,
 ) -> Term:
     """Return what the weights of a model take on one GPU.
 
@@ -65,6 +72,7 @@ def weights_on_rank(
         total_bytes: what all weights take together, from the user; it replaces what is known.
         drafts: multi-token-prediction layers are loaded as well.
         sizes: layers of each stage, where they are told.
+        loading: what the engine makes of them as it loads them.
 
     Raises:
         InvalidValueError: a number of ranks below 1, or a stage that is not there.
@@ -72,7 +80,7 @@ def weights_on_rank(
         UnsupportedError: neither bytes nor the widths to count them from are known.
     """
     ranks = _checked(tp, pp, stage, ep)._replace(sizes=sizes)
-    return _counted(_Same(model), ranks, quantization, total_bytes, drafts)
+    return _counted(_Same(model), ranks, quantization, total_bytes, drafts, loading)
 
 
 class _Same:
@@ -90,33 +98,75 @@ class _Same:
 
 @lru_cache(maxsize=512)  # a search asks for the same weights at every step
 def _counted(
-    same: _Same, ranks: Ranks, quantization: str | None, total_bytes: int | None, drafts: bool
+    same: _Same,
+    ranks: Ranks,
+    quantization: str | None,
+    total_bytes: int | None,
+    drafts: bool,
+    loading: Loading,
 ) -> Term:
-    model = same.model
+    if total_bytes is not None:
+        stated = (total_bytes, total_bytes)
+        return _from_total(same.model, stated, "as given", ranks, drafts=True)
+    model = as_loaded(same.model, loading)
     size = model.size or ModelSize()
     asked = None if quantization is None else weight_width(quantization)
     stored_as = size.weights_dtype
     kept = asked is None or (
         stored_as not in (None, UNKNOWN_FORMAT) and weight_width(stored_as) == asked
     )
-    if size.parts and kept and total_bytes is None:
-        return _from_tensors(model, size, ranks, drafts=drafts)
-    if total_bytes is not None:
-        return _from_total(model, (total_bytes, total_bytes), "as given", ranks, drafts=True)
-    if size.weights_bytes is not None and kept:
+    if size.parts and kept:
+        term = _from_tensors(model, size, ranks, drafts=drafts, dtype=loading.dtype)
+    elif size.weights_bytes is not None and kept:
         error = size.weights_error_bytes or 0
         stored = max(0, size.weights_bytes - error), size.weights_bytes + error
         source = size.weights_source or "the published checkpoint"
         term = _from_total(model, stored, source, ranks, drafts=drafts)
-        return _narrowed(term, model, size, ranks, drafts=drafts)
-    return _from_widths(model, size, ranks, quantization, drafts=drafts)
+        term = _narrowed(term, model, size, ranks, drafts=drafts)
+    else:
+        term = _from_widths(model, size, ranks, quantization, drafts=drafts)
+    return _loaded(term, model, ranks, quantization, loading)
 
 
-def beside_bytes(model: ModelSpec, tp: int = 1) -> int:
+def _loaded(
+    term: Term, model: ModelSpec, ranks: Ranks, quantization: str | None, loading: Loading
+) -> Term:
+    """Return weights with what an engine makes of them beside their dtype."""
+    low, high = term.low_bytes, term.high_bytes
+    runs_in_16_bits = loading.dtype in ("bfloat16", "float16")
+    if runs_in_16_bits or loading.experts[1] > 1:
+        try:
+            held = on_rank(model, stage_parts(model, ranks), ranks)
+        except UnsupportedError:
+            held = {}  # no width says how much they are
+        shape = shape_of(model.architecture)
+        if runs_in_16_bits and shape is not None and shape.router_single:
+            high += _HALF * held.get("router", (0, 0))[1]
+        experts = _bytes_of(model, model.size or ModelSize(), _only(held, "experts"), quantization)
+        least, most = experts.get("experts", (0, 0))
+        low += floor(least * (loading.experts[0] - 1))
+        high += ceil(most * (loading.experts[1] - 1))
+    if runs_in_16_bits:
+        high += _HALF * _rates_of_mamba1(model) // ranks.tp
+    source = f"{term.source}; {loading.note}" if loading.note else term.source
+    return Term(name=term.name, low_bytes=low, high_bytes=high, source=source)
+
+
+def _only(parts: Parts, part: PartName) -> Parts:
+    return {part: parts[part]} if part in parts else {}
+
+
+def _rates_of_mamba1(model: ModelSpec) -> int:
+    """Return the decay rates of Mamba layers: vLLM keeps them in float32 (mamba_mixer.py, A)."""
+    caches = ((n, cache) for n, cache in model.caches() if isinstance(cache, Mamba1))
+    return sum(n * cache.intermediate_size * cache.state_size for n, cache in caches)
+
+
+def beside_bytes(model: ModelSpec, tp: int = 1, loading: Loading = AS_PUBLISHED) -> int:
     """Return the most that loading leaves on each GPU beside the checkpoint's tensors.
 
-    - Tables of rotary positions: a row of head_dim in 16 bits for every position of the config, a
-      table for layers with a window and one for those without (vLLM 0.33
+    - Tables of rotary positions: a row of head_dim in the dtype of the run for every position of
+      the config, a table for layers with a window and one for those without (vLLM 0.33
       layers/rotary_embedding/base.py). A logged start of Llama-3.1-8B has these 32 MiB
       beyond its checkpoint, in all four digits that are logged.
     - The matrices from latents to heads in the order that decoding multiplies them: copies where
@@ -126,11 +176,13 @@ def beside_bytes(model: ModelSpec, tp: int = 1) -> int:
     Args:
         model: with its sizes.
         tp: ranks that heads are divided over.
+        loading: what the engine makes of the weights.
     """
-    return _rope_tables(model) + _copied_latents(model, tp)
+    table = loading.table_bytes or (element_bytes(loading.dtype) if loading.dtype else _HALF)
+    return _rope_tables(model, table) + _copied_latents(model, tp)
 
 
-def _rope_tables(model: ModelSpec) -> int:
+def _rope_tables(model: ModelSpec, itemsize: int) -> int:
     if "alibi" in model.traits or model.max_position_embeddings is None:
         return 0
     widths: dict[bool, int] = {}
@@ -140,7 +192,7 @@ def _rope_tables(model: ModelSpec) -> int:
         if cache.rows() and width:
             windowed = isinstance(cache, SlidingWindow)
             widths[windowed] = max(widths.get(windowed, 0), width)
-    return 2 * model.max_position_embeddings * sum(widths.values())
+    return itemsize * model.max_position_embeddings * sum(widths.values())
 
 
 def _copied_latents(model: ModelSpec, tp: int) -> int:
@@ -165,11 +217,17 @@ def _checked(tp: int, pp: int, stage: int, ep: int | None) -> Ranks:
 # ---------------------------------------------------------------- from tensors
 
 
-def _from_tensors(model: ModelSpec, size: ModelSize, ranks: Ranks, *, drafts: bool) -> Term:
+def _from_tensors(
+    model: ModelSpec, size: ModelSize, ranks: Ranks, *, drafts: bool, dtype: str | None
+) -> Term:
     """Return the split of a checkpoint's own tensors, and what engines keep more of."""
     parts = size.parts
-    low = stored_by_stage(parts, ranks.tp, ranks.pp, drafts=drafts, sizes=ranks.sizes)[ranks.stage]
-    high = low + padding_bytes(parts, ranks)
+    all_cast = parts if dtype is None else cast(parts, dtype)
+    low, high = (
+        stored_by_stage(each, ranks.tp, ranks.pp, drafts=drafts, sizes=ranks.sizes)[ranks.stage]
+        for each in (all_cast, parts)
+    )
+    low, high = min(low, high), max(low, high) + padding_bytes(parts, ranks)
     if ranks.tp > 1:
         high += _copies(model, size, ranks)
     if ranks.ep != ranks.tp:

@@ -12,6 +12,7 @@ from kvcalc.core.errors import NotModelledError, UnknownNameError, UnsupportedEr
 from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.weight_loading import Loading
 
 __all__ = [
     "ALIASES",
@@ -19,6 +20,7 @@ __all__ = [
     "Engine",
     "budgets",
     "known",
+    "loading",
     "plan",
     "shares_out",
     "start_up_log",
@@ -156,6 +158,22 @@ def budgets(
     module = import_module(_BUDGETS[engine])
     found: tuple[MemoryBudget, ...] = module.budgets(model, deployment, plan, weights, free_bytes)
     return found
+
+
+def loading(model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Loading:
+    """Return what the plan's engine makes of a checkpoint as it loads it.
+
+    Args:
+        model: as published.
+        deployment: as asked for.
+        plan: of both.
+    """
+    module = import_module(ENGINES[known(plan.engine)])
+    own = getattr(module, "loading", None)
+    if own is None:
+        return Loading(dtype=plan.model_dtype)
+    made: Loading = own(model, deployment, plan)
+    return made
 
 
 def shares_out(engine: str) -> bool:

@@ -8,7 +8,9 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.memory import Term
 from kvcalc.core.model import PARTITION, ModelSpec, stage_partition
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.weight_loading import Loading, as_loaded
 from kvcalc.core.weights import beside_bytes, weights_on_rank
+from kvcalc.engines import loading as loading_of
 from kvcalc.sizing.sizes import sizes_of
 
 __all__ = ["least_without_cache", "weights_of"]
@@ -34,8 +36,9 @@ def weights_of(
     Raises:
         UnsupportedError, UnknownNameError: nothing tells them, or no such format.
     """
+    loading = loading_of(model, deployment, found)
     if deployment.engine == "llama.cpp":
-        return _by_device(model, found, total_bytes, quantization)
+        return _by_device(as_loaded(model, loading), found, total_bytes, quantization)
     tp, pp, replicas, _ = sizes_of(deployment)
     experts = tp * replicas if deployment.enable_expert_parallel else None
     sizes = stage_partition(
@@ -54,12 +57,13 @@ def weights_of(
             total_bytes=total_bytes,
             drafts=deployment.speculative_method == "mtp",
             sizes=sizes,
+            loading=loading,
         )
         if isinstance(draft, ModelSpec) and stage == len(found.ranks) - 1:
             # A draft model lies on the last stage, split as the model is.
-            own = weights_on_rank(draft, tp=tp)
+            own = weights_on_rank(draft, tp=tp, loading=Loading(dtype=loading.dtype))
             term = _added(term, own.low_bytes, own.high_bytes, f" and the draft's, {own.source}")
-        term = _added(term, 0, beside_bytes(model, tp), "")
+        term = _added(term, 0, beside_bytes(model, tp, loading), "")
         if "cpu_offload_gb" in deployment.engine_args:
             from kvcalc.engines.vllm.host import left_on_card  # few questions ask for it
 

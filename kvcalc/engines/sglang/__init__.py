@@ -11,6 +11,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
+from kvcalc.core.weight_loading import Loading
 from kvcalc.engines.sglang.assemble import ranks_of, stage_sizes, stages_of
 from kvcalc.engines.sglang.compressed import check_compressed, compressed_ranks
 from kvcalc.engines.sglang.families import is_compressed
@@ -25,7 +26,10 @@ from kvcalc.engines.sglang.notes import (
 from kvcalc.engines.sglang.settings import Settings, resolve
 from kvcalc.engines.sglang.start_up import start_up_log
 
-__all__ = ["plan", "start_up_log"]
+__all__ = ["loading", "plan", "start_up_log"]
+
+_TABLE_BYTES = 4
+"""Tables of rotary positions stay in float32 on NVIDIA cards (layers/rotary_embedding/base.py)."""
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
@@ -64,6 +68,11 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     )
 
 
+def loading(_model: ModelSpec, _deployment: Deployment, plan: CachePlan) -> Loading:
+    """Return what SGLang makes of a checkpoint as it loads it."""
+    return Loading(dtype=plan.model_dtype, table_bytes=_TABLE_BYTES)
+
+
 def _compressed(model: ModelSpec, settings: Settings, notes: list[str]) -> CachePlan:
     check_compressed(model, settings)
     ranks = compressed_ranks(model, settings, stage_sizes)
@@ -96,6 +105,7 @@ def _plan(
         engine_version=str(settings.release),
         model=model.name,
         kv_cache_dtype=settings.layout.dtype.name,
+        model_dtype=settings.dtype,
         block_size=settings.page if paged else None,
         ranks=ranks,
         split="tokens",

@@ -79,6 +79,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         engine_version=platform.version or str(settings.release),
         model=model.name,
         kv_cache_dtype=packed_dtype(layers.kv_dtype, model.dtype).name,
+        model_dtype=model.dtype,
         block_size=_block_size(grouping),
         ranks=ranks,
         split="one_pool",

@@ -111,6 +111,7 @@ def plan_v0(
         engine_version=str(settings.release._replace(engine="v0")),
         model=model.name,
         kv_cache_dtype=kv_dtype(settings.kv_dtype, model.dtype).name,
+        model_dtype=model.dtype,
         block_size=block,
         ranks=ranks,
         split="one_pool",
