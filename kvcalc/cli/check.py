@@ -31,6 +31,8 @@ _READ = (
     text("model", "--model", metavar="[NAME=]MODEL", panel=_F, env=False, many=True,
          help="What a served NAME is (a preset, config.json, GGUF file); without a NAME, what every"
          " unknown one is. Repeatable."),
+    text("quantization", "--quantization", metavar="NAME", panel=_F,
+         help="What the weights are kept in, whatever the files say: fp8, awq, q4_k_m, ..."),
     flag("show", "--show", panel=_F, help="Print what was read, and from which line."),
 )  # fmt: skip
 _ASKED = (
@@ -119,6 +121,7 @@ def _options(values: Values) -> Any:
         gpu_free=inputs.size(values, "gpu_free"),
         engine_version=values["engine_version"] if said("engine_version") else None,
         sequences=inputs.number(values, "sequences"),
+        quantization=_format(values) if said("quantization") else None,
         models=tuple(values["model"] or ()),
         assertions=tuple(_assertion(given) for given in values["asserts"] or ()),
         folders=tuple(inputs.preset_folders()),
@@ -136,6 +139,14 @@ def _card(values: Values) -> str:
 
     name = str(values["gpu"])
     values.at("gpu", lambda: card_of(name))
+    return name
+
+
+def _format(values: Values) -> str:
+    from kvcalc.core.weight_dtypes import weight_width
+
+    name = str(values["quantization"])
+    values.at("quantization", lambda: weight_width(name))
     return name
 
 

@@ -71,6 +71,7 @@ FINDING_CODES: Mapping[str, str] = {
     "unreadable": "a file that cannot be read",
     "unresolved-variable": "a variable without a value",
     "weights-format": "a format of weights whose size is not known",
+    "weights-format-by-name": "a format of weights that only the model's name says",
     "windows-at-full-length": "layers with a window that keep every token",
 }
 """Code -> what it is about."""

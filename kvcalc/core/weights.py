@@ -20,7 +20,7 @@ from kvcalc.core.parameters import Parts, count_parts, parameters
 from kvcalc.core.recurrent import Mamba1
 from kvcalc.core.size import ModelSize
 from kvcalc.core.units import cdiv
-from kvcalc.core.weight_dtypes import QUANTISED, UNKNOWN_FORMAT, WIDTHS, Width, weight_width
+from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, WIDTHS, Mixture, Width, weight_width
 from kvcalc.core.weight_loading import AS_PUBLISHED, Loading, as_loaded, cast
 from kvcalc.core.weight_shapes import shape_of
 from kvcalc.core.weight_split import (
@@ -45,6 +45,10 @@ _TABLES: tuple[PartName, ...] = ("embedding", "head")
 _BITS = 8
 _HALF = 2  # bytes that float32 takes beyond the 16 bits of a model
 _SINGLE = Fraction(32)
+_EIGHT_EXPERTS = 8
+_EIGHT_BITS = Fraction(17, 2)  # q8_0
+_BLOCK = 256  # elements of a row that the K and I types pack together
+_FALLBACK = Fraction(5, 4)  # q5_0 for q4_k, q8_0 for q6_k, iq4_nl for what is below
 
 
 def weights_on_rank(
@@ -354,16 +358,18 @@ def _width_of_part(
     plain = Width(*(Fraction(weight_width(model.dtype).low),) * 2)
     name = quantization or size.weights_dtype or model.dtype
     width = weight_width(name)
-    if name.strip().lower() not in QUANTISED and width not in QUANTISED.values():
+    if width in WIDTHS.values():
         return width
     if part in ("router", "norm"):
         return Width(plain.low, _SINGLE)
-    if part in _TABLES:
-        return width if width.tables else plain
     if part == "experts" and quantization is None and size.expert_dtype is not None:
         return weight_width(size.expert_dtype)
     if part in ("encoder", "draft"):
         return Width(width.low, max(plain.high, width.high))
+    if width.mixture is not None:
+        return Width(width.low, _of_mixture(model, size, part, width, width.mixture))
+    if part in _TABLES:
+        return plain
     kept = size.kept if quantization is None else None
     group = "attention" if part in _ATTENTION else part
     if kept is not None:
@@ -372,3 +378,34 @@ def _width_of_part(
     if may_stay or (width.native and group == "attention"):
         return Width(width.low, max(plain.high, width.high))
     return width
+
+
+def _of_mixture(
+    model: ModelSpec, size: ModelSize, part: PartName, width: Width, most: Mixture
+) -> Fraction:
+    """Return the most bits that a mixture gives the matrices of a part, a mean over them.
+
+    Rows that are no multiple of a block fall back to a wider type (llama-quant.cpp,
+    tensor_type_fallback).
+    """
+    base = width.high
+    shape = shape_of(model.architecture)
+    matrices = 3 if shape is None else shape.matrices
+    tied = size.tie_word_embeddings
+    if tied is None and shape is not None:
+        tied = shape.tied
+    means: dict[PartName, Fraction] = {
+        "attention": (base + most.output_proj) / 2,
+        "kv": (base + most.v) / 2,
+        "mlp": ((matrices - 1) * base + most.down) / matrices,
+        "experts": ((matrices - 1) * base + most.down) / matrices,
+        "embedding": most.embedding if tied is False else max(most.embedding, most.head),
+        "head": most.head,
+    }
+    bits = means.get(part, max(base, most.output_proj, most.v, most.down))
+    if size.num_experts == _EIGHT_EXPERTS and part in ("kv", "attention"):
+        bits = max(bits, _EIGHT_BITS)  # K and V in q8_0, the output in q5_k, of mixtures of eight
+    uneven = [n for n in (size.hidden_size, size.intermediate_size) if n and n % _BLOCK]
+    if uneven and base < _EIGHT_BITS:
+        bits = max(bits, _EIGHT_BITS) if part in _TABLES else bits * _FALLBACK
+    return bits

@@ -109,6 +109,7 @@ class ModelFile(Value, frozen=True, kw_only=True):
     architecture: _Text
     dtype: str
     kv_cache_dtype: str | None = None
+    kv_cache_method: str | None = None
     num_hidden_layers: Positive
     num_attention_heads: Positive | None = None
     encoder_divisor: Positive | None = None

@@ -54,8 +54,8 @@ def preset_text(
     lines = ["kind: model", f"name: {name}", f"title: {_scalar(title)}"]
     lines += _listed("aliases", aliases)
     lines += [f"architecture: {_scalar(spec.architecture or 'unknown')}", f"dtype: {spec.dtype}"]
-    if spec.kv_cache_dtype is not None:
-        lines.append(f"kv_cache_dtype: {spec.kv_cache_dtype}")
+    for key in ("kv_cache_dtype", "kv_cache_method"):
+        lines += [f"{key}: {getattr(spec, key)}"] if getattr(spec, key) is not None else []
     lines.append(f"num_hidden_layers: {spec.num_hidden_layers}")
     if spec.num_attention_heads is not None:
         lines.append(f"num_attention_heads: {spec.num_attention_heads}")

@@ -55,12 +55,14 @@ def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
     try:
         text = _language_model(outer, architecture)
         found = family(architecture, where)(text)
+        cache_asked = kv_scheme(outer, text)
         return ModelSpec(
             name=name,
             architecture=architecture,
             num_hidden_layers=sum(run.count for run in found.layers),
             dtype=model_dtype(text, outer),
-            kv_cache_dtype=kv_scheme(outer),
+            kv_cache_dtype=cache_asked.dtype,
+            kv_cache_method=cache_asked.method,
             max_position_embeddings=text.whole(*_LENGTHS),
             stretched_position_embeddings=stretched(outer, text, text.whole(*_LENGTHS)),
             layers=found.layers,
