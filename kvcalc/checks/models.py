@@ -106,7 +106,7 @@ class Models:
         if known is not None and not _is_path(name):
             return _assumed(load_model_preset(known, self.folders).spec, name)
         if _is_path(name) and os.path.exists(name):
-            return Found(load_model(name, folders=self.folders))
+            return Found(load_model(name, folders=self.folders, weights=True))
         if self.fallback is not None:
             return _assumed(self._load(self.fallback), name)
         raise UnknownNameError("model", printable(name)[:120], (), hint=_hint(name, index))
@@ -123,7 +123,8 @@ class Models:
         if self.base and not os.path.isabs(source) and os.path.exists(path):
             source = path if os.path.sep in path else os.path.join(".", path)
         try:
-            return load_model(source, folders=self.folders)
+            local = not source.startswith("hf:")  # headers of the Hub are a request a shard
+            return load_model(source, folders=self.folders, weights=local)
         except InputError as error:
             error.hint = error.hint or "models: maps a served name to a preset or a config.json"
             raise

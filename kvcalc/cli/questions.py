@@ -41,7 +41,7 @@ def answered(
         UsageError: no memory to answer for.
         KvcalcError: what a model or the one engine refuses (of several engines: all do).
     """
-    models = inputs.models(values, notes)
+    models = inputs.models(values, notes, weights=True)
     _engine(values, notes)
     _nothing_in_vain(values)
     deployed = inputs.deployments(values, notes, several=True)

@@ -19,6 +19,7 @@ FINDING_CODES: Mapping[str, str] = {
     "blocks-not-share": "a number of blocks where a share of the card is meant",
     "boolean-value": "a switch with a value",
     "cache-duplicated": "ranks that keep the same bytes",
+    "checkpoint-contradicts-config": "weights and a config that are of two models",
     "config-not-read": "a settings file that is not at hand",
     "contradiction": "two settings that cannot both be",
     "demo-server": "a server for tests alone",

@@ -153,6 +153,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
             not.
         origin: what an engine is given to load it: a repository, a folder or a GGUF file as it was
             named; None where nothing tells.
+        contradictions: what its files say against one another: one of them is another model's.
         notes: what a reader of the numbers should know of this model.
     """
 
@@ -173,6 +174,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     size: ModelSize | None = None
     weights: tuple[WeightTensor, ...] = ()
     origin: str | None = None
+    contradictions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -84,6 +84,7 @@ _DYNAMIC = "ud-"
 """Before the name of a mixture: its publisher chose other types for some matrices (unsloth)."""
 _DYNAMIC_FACTOR = Fraction(4, 3)
 _BITS_PER_WEIGHT = re.compile(r"(?:exl[23][-_ ]?)?(\d{1,2}(?:\.\d{1,3})?)[ ]?bpw")
+_MLX_GROUP = re.compile(r"mlx-([2-8])bit-g(32|64|128)")
 _HEAD_BITS = Fraction(8)  # of ExLlama's head: 6 unless told otherwise, 8 at most
 _HALF = Fraction(16)
 _SLACK = Fraction(1, 4)  # bits of scales and of layers that a measurement widens
@@ -142,6 +143,10 @@ def _made_up(folded: str) -> Width | None:
         inner = _table()[1].get(inner, inner)
         known = QUANTISED.get(inner)
         return None if known is None else known.widened(_DYNAMIC_FACTOR)
+    grouped = _MLX_GROUP.fullmatch(folded)
+    if grouped is not None:
+        bits = int(grouped[1]) + Fraction(32, int(grouped[2]))
+        return Width(bits, bits, Mixture(*(bits,) * len(Mixture._fields)))
     said = _BITS_PER_WEIGHT.fullmatch(folded)
     if said is None or not 1 <= float(said[1]) <= _HALF:
         return None

@@ -8,7 +8,7 @@ Packed matrices and their scales stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -17,9 +17,10 @@ import msgspec
 from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.size import ModelSize, WeightPart
+from kvcalc.core.units import cdiv, round_up
 from kvcalc.core.weight_dtypes import WIDTHS
 
-__all__ = ["AS_PUBLISHED", "Loading", "as_loaded", "cast"]
+__all__ = ["AS_PUBLISHED", "Loading", "Tile", "as_loaded", "cast", "padding"]
 
 _SINGLE = "float32"
 
@@ -31,6 +32,7 @@ class Loading(NamedTuple):
         dtype: that plain floats are run in; None: as they are stored.
         table_bytes: of a number in tables of rotary positions; None: of the dtype.
         experts: by how much padding makes routed experts larger, at least and at most.
+        copied_bytes: of what a kernel keeps a second time, at most.
         towers: encoders of images and sound are loaded; None: it was not found out.
         note: what a reader of the weights should know, with its source.
     """
@@ -38,8 +40,35 @@ class Loading(NamedTuple):
     dtype: str | None = None
     table_bytes: int | None = None
     experts: tuple[Fraction, Fraction] = (Fraction(1), Fraction(1))
+    copied_bytes: int = 0
     towers: bool | None = True
     note: str = ""
+
+
+Tile = tuple[int, int]
+"""What a kernel rounds an expert up to: its inner width on a rank, and the width it works at."""
+
+
+def padding(model: ModelSpec, divided_by: int, tiles: Sequence[Tile]) -> tuple[Fraction, Fraction]:
+    """Return by how much tiles make routed experts larger, at least and at most.
+
+    Args:
+        model: with its sizes.
+        divided_by: ranks that share the inner width of one expert.
+        tiles: of each kernel that may be taken.
+    """
+    size = model.size or ModelSize()
+    inner, width = size.moe_intermediate_size, size.expert_hidden_size or size.hidden_size
+    if inner is None or width is None or not tiles:
+        return Fraction(1), Fraction(1)
+    factors = [
+        Fraction(
+            round_up(cdiv(inner, divided_by), one) * divided_by * round_up(width, other),
+            inner * width,
+        )
+        for one, other in tiles
+    ]
+    return min(factors), max(factors)
 
 
 AS_PUBLISHED = Loading()

@@ -152,6 +152,7 @@ def _loaded(
         high += ceil(most * (loading.experts[1] - 1))
     if runs_in_16_bits:
         high += _HALF * _rates_of_mamba1(model) // ranks.tp
+    high += loading.copied_bytes
     source = f"{term.source}; {loading.note}" if loading.note else term.source
     return Term(name=term.name, low_bytes=low, high_bytes=high, source=source)
 

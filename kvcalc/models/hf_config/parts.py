@@ -342,9 +342,10 @@ def kv_scheme(outer: Fields, text: Fields) -> CacheAsked:
     else:
         return CacheAsked()
     if dtype is not None:
-        name = "an fp8" if dtype == "fp8_e4m3" else f"an {dtype}"
-        outer.notes.append(f"the checkpoint asks for {name} KV cache, which auto follows")
-        return CacheAsked(dtype, "modelopt" if method.startswith("modelopt") else method)
+        by = "modelopt" if method.startswith("modelopt") else method
+        name = dtype.removesuffix("_e4m3")
+        outer.notes.append(f"the checkpoint asks for an {name} KV cache ({by})")
+        return CacheAsked(dtype, by)
     if asked:
         outer.notes.append(f"the checkpoint's KV cache scheme is not followed: {shown(str(asked))}")
     return CacheAsked()

@@ -15,6 +15,7 @@ __all__ = ["format_of_section", "stored"]
 
 _FP8_BITS = 8
 
+_MLX_GROUPS = (32, 64, 128)
 _MX_GROUP = 32  # elements that share a scale in the formats called mx
 _KEPT: tuple[tuple[KeptPart, re.Pattern[str]], ...] = (
     ("attention", re.compile(r"\battn\b|self_attn(?:\W*$|\W*[qkvo]\w*_proj)")),
@@ -129,8 +130,11 @@ def _of_mlx(section: Mapping[str, Any]) -> str | None:
         return str(mode)
     if type(bits) is not int:
         return None
-    name = f"mlx-{bits}bit"
-    return name if name in QUANTISED else UNKNOWN_FORMAT
+    name, group = f"mlx-{bits}bit", section.get("group_size")
+    by_layer = any(isinstance(value, dict) for value in section.values())
+    exact = type(group) is int and group in _MLX_GROUPS and not by_layer
+    known = name in QUANTISED
+    return UNKNOWN_FORMAT if not known else f"{name}-g{group}" if exact else name
 
 
 def _of_quark(section: Mapping[str, Any]) -> str | None:
