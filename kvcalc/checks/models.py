@@ -104,7 +104,7 @@ class Models:
         index = aliases(self.folders)
         known = index.get(bare(name).lower())
         if known is not None and not _is_path(name):
-            return _assumed(load_model_preset(known, self.folders).spec, name)
+            return _assumed(load_model_preset(bare(name), self.folders).spec, name)
         if _is_path(name) and os.path.exists(name):
             return Found(load_model(name, folders=self.folders, weights=True))
         if self.fallback is not None:

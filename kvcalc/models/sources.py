@@ -277,7 +277,7 @@ def _read_name(source: str, folders: Sequence[Path]) -> ModelPreset:
 
 
 def _both(source: str, preset: ModelPreset) -> KvcalcError:
-    spellings = (preset.spec.name, *preset.aliases)
+    spellings = preset.names
     other = next((s for s in spellings if not _exists(s)), None)
     for_preset = f"{other} for the preset" if other else "another folder for the preset"
     return UsageError(

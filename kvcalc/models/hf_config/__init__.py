@@ -24,17 +24,29 @@ __all__ = ["read_config"]
 
 _MAX_NESTING = 3  # thinker_config.text_config is the deepest published
 
-_LENGTHS = (
-    "model_max_length",
+_OVERRIDES = "model_max_length"
+_LEAST_OF = (
     "max_position_embeddings",
     "n_positions",
     "max_seq_len",
     "seq_length",
-    "n_ctx",
     "max_target_positions",
-    "max_context_length",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
 )
-"""Spellings of the longest sequence; vLLM 0.33 model_arch_config_convertor.py prefers the first."""
+_ELSE = ("n_ctx", "max_context_length")
+_LENGTHS = (_OVERRIDES, *_LEAST_OF, *_ELSE)
+"""Spellings of the longest sequence: Cohere's wins, of the others the least counts (vLLM 0.33
+model_arch_config_convertor.py, derive_max_model_len_and_key)."""
+
+
+def _longest(text: Fields) -> int | None:
+    """Return the longest sequence that a config says."""
+    stated = [text.whole(name) for name in _LEAST_OF if text.has(name)]
+    if text.has(_OVERRIDES) or not stated:
+        return text.whole(*_LENGTHS)
+    return min(length for length in stated if length is not None)
 
 
 def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
@@ -55,7 +67,7 @@ def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
     try:
         text = _language_model(outer, architecture)
         found = family(architecture, where)(text)
-        cache_asked = kv_scheme(outer, text)
+        cache_asked, longest = kv_scheme(outer, text), _longest(text)
         return ModelSpec(
             name=name,
             architecture=architecture,
@@ -63,8 +75,8 @@ def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
             dtype=model_dtype(text, outer),
             kv_cache_dtype=cache_asked.dtype,
             kv_cache_method=cache_asked.method,
-            max_position_embeddings=text.whole(*_LENGTHS),
-            stretched_position_embeddings=stretched(outer, text, text.whole(*_LENGTHS)),
+            max_position_embeddings=longest,
+            stretched_position_embeddings=stretched(outer, text, longest),
             layers=found.layers,
             draft_layers=found.draft,
             num_attention_heads=query_heads(text, found.layers),
