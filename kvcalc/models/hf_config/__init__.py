@@ -7,6 +7,7 @@ from typing import Any
 from kvcalc.core.errors import InputError, KvcalcError
 from kvcalc.core.model import ModelSpec
 from kvcalc.models.hf_config.class_defaults import class_defaults
+from kvcalc.models.hf_config.consistent import check_layer_lists, check_nested
 from kvcalc.models.hf_config.fields import Fields
 from kvcalc.models.hf_config.parts import kv_scheme, model_dtype, query_heads
 from kvcalc.models.hf_config.positions import stretched
@@ -65,8 +66,9 @@ def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
     outer = Fields(config, where)
     architecture = _architecture(outer)
     try:
-        text = _language_model(outer, architecture)
+        text, against = _language_model(outer, architecture)
         found = family(architecture, where)(text)
+        check_layer_lists(text, found.layers, found.draft)
         cache_asked, longest = kv_scheme(outer, text), _longest(text)
         return ModelSpec(
             name=name,
@@ -84,6 +86,7 @@ def read_config(config: dict[str, Any], where: str, name: str) -> ModelSpec:
             mamba_chunk_size=mamba_chunk_size(text, found.layers),
             traits=traits(architecture, outer, text),
             size=model_size(architecture, outer, text, found.layers),
+            contradictions=tuple(dict.fromkeys(against)),
             notes=tuple(dict.fromkeys(outer.notes)),
         )
     except KvcalcError as error:
@@ -120,8 +123,19 @@ def _note_another_type(outer: Fields, architecture: str, model_type: str | None)
         outer.notes.append(f"read as {architecture}, though model_type {model_type} is {other}")
 
 
-def _language_model(outer: Fields, architecture: str) -> Fields:
-    """Return the part that describes the decoder, with the outer keys where it lacks them."""
+_TEXT_ALONE = "ForCausalLM"
+"""How classes end that have no nested part, those of the family `nested` apart."""
+
+
+def _language_model(outer: Fields, architecture: str) -> tuple[Fields, list[str]]:
+    """Return the part that describes the decoder, with the outer keys where it lacks them.
+
+    And what the two say against one another.
+    """
+    composite = (
+        not architecture.endswith(_TEXT_ALONE) or ARCHITECTURES.get(architecture) == "nested"
+    )
+    against: list[str] = []
     model_type = outer.text("model_type") or model_type_of(architecture)
     defaults = class_defaults(model_type)
     text = inner = outer.of_class(defaults.of_whole_file())
@@ -129,8 +143,9 @@ def _language_model(outer: Fields, architecture: str) -> Fields:
         nested = inner.section(*NESTED)
         if nested is None:
             break
+        against += check_nested(inner, nested, composite=composite)
         # A part that does not name its class is of the class that the whole config's has for it.
         own = nested.text("model_type")
         inner = nested.of_class(class_defaults(own) if own else defaults)
         text = inner.over(text)
-    return text
+    return text, against
