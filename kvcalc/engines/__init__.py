@@ -79,7 +79,7 @@ _BUDGETS = {
     "tensorrt-llm": "kvcalc.engines.tensorrt_llm.budget",
     "transformers": "kvcalc.engines.transformers.budget",
     "lmdeploy": "kvcalc.engines.lmdeploy.budget",
-    "mlx-lm": "kvcalc.engines.whole_card",
+    "mlx-lm": "kvcalc.engines.mlx_lm.budget",
     "exllamav2": "kvcalc.engines.whole_card",
     "exllamav3": "kvcalc.engines.whole_card",
 }
