@@ -22,6 +22,7 @@ FINDING_CODES: Mapping[str, str] = {
     "checkpoint-contradicts-config": "weights and a config that are of two models",
     "config-not-read": "a settings file that is not at hand",
     "contradiction": "two settings that cannot both be",
+    "cpu-offload-groups": "weights on the host beside several groups of blocks",
     "demo-server": "a server for tests alone",
     "dummy-weights": "weights that are made up",
     "dropped-flags": "flags that a line break parts from their command",

@@ -65,11 +65,18 @@ def weights_of(
             term = _added(term, own.low_bytes, own.high_bytes, f" and the draft's, {own.source}")
         term = _added(term, 0, beside_bytes(model, tp, loading), "")
         if "cpu_offload_gb" in deployment.engine_args:
-            from kvcalc.engines.vllm.host import left_on_card  # few questions ask for it
+            from kvcalc.engines.vllm.offload import left_on_gpu  # few questions ask for it
 
             share = found.ranks[stage].share
             layers = model.num_hidden_layers // pp if share is None else share.num_hidden_layers
-            term = left_on_card(term, model, deployment, layers)
+            term = left_on_gpu(
+                term,
+                model,
+                deployment,
+                layers=layers,
+                version=found.engine_version or "",
+                asked=quantization,
+            )
         terms.append(term)
     return tuple(terms)
 

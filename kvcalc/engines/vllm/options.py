@@ -7,6 +7,7 @@ from kvcalc.engines.vllm.version import Release
 __all__ = ["BACKEND_OPTION_SINCE", "SINCE", "numbers", "older_than"]
 
 SINCE = {
+    "cpu_offload_gb": "0.5.3",
     "data_parallel_size": "0.8.5",
     "speculative_config": "0.8.5",
     "kv_cache_memory_bytes": "0.10.2",
@@ -17,7 +18,7 @@ SINCE = {
     "kv_offloading_backend": "0.11.2",
     "max_cudagraph_capture_size": "0.11.2",
     "prefill_context_parallel_size": "0.12.0",
-    "offload_group_size": "0.17.1",
+    "offload_group_size": "0.17.0",
     "kv_cache_dtype_skip_layers": "0.19.1",
     "spec_method": "0.22.1",
     "spec_model": "0.22.1",
