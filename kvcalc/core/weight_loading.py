@@ -19,6 +19,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.size import ModelSize, WeightPart
 from kvcalc.core.units import cdiv, round_up
 from kvcalc.core.weight_dtypes import WIDTHS
+from kvcalc.core.weight_split import Stages
 
 __all__ = ["AS_PUBLISHED", "Loading", "Tile", "as_loaded", "cast", "padding"]
 
@@ -33,7 +34,7 @@ class Loading(NamedTuple):
         table_bytes: of a number in tables of rotary positions; None: of the dtype.
         experts: by how much padding makes routed experts larger, at least and at most.
         copied_bytes: of what a kernel keeps a second time, at most.
-        towers: encoders of images and sound are loaded; None: it was not found out.
+        towers: the pipeline stages that load encoders of images and sound; each that may be.
         note: what a reader of the weights should know, with its source.
     """
 
@@ -41,7 +42,7 @@ class Loading(NamedTuple):
     table_bytes: int | None = None
     experts: tuple[Fraction, Fraction] = (Fraction(1), Fraction(1))
     copied_bytes: int = 0
-    towers: bool | None = True
+    towers: tuple[Stages, ...] = ("first",)
     note: str = ""
 
 

@@ -31,6 +31,7 @@ from kvcalc.core.weight_split import (
     shares,
     stage_parts,
     stored_by_stage,
+    towers_on_rank,
 )
 
 __all__ = [
@@ -113,6 +114,22 @@ def _counted(
         stated = (total_bytes, total_bytes)
         return _from_total(same.model, stated, "as given", ranks, drafts=True)
     model = as_loaded(same.model, loading)
+    terms = [
+        _published(model, ranks._replace(towers=towers), quantization, drafts, loading)
+        for towers in loading.towers
+    ]
+    return Term(
+        name="weights",
+        low_bytes=min(term.low_bytes for term in terms),
+        high_bytes=max(term.high_bytes for term in terms),
+        source=terms[0].source,
+    )
+
+
+def _published(
+    model: ModelSpec, ranks: Ranks, quantization: str | None, drafts: bool, loading: Loading
+) -> Term:
+    """Return a published checkpoint's weights, with the encoders on the stages that have them."""
     size = model.size or ModelSize()
     asked = None if quantization is None else weight_width(quantization)
     stored_as = size.weights_dtype
@@ -230,6 +247,7 @@ def _from_tensors(
     all_cast = parts if dtype is None else cast(parts, dtype)
     low, high = (
         stored_by_stage(each, ranks.tp, ranks.pp, drafts=drafts, sizes=ranks.sizes)[ranks.stage]
+        + towers_on_rank(each, ranks)
         for each in (all_cast, parts)
     )
     low, high = min(low, high), max(low, high) + padding_bytes(parts, ranks)
@@ -265,7 +283,8 @@ def _from_total(
 ) -> Term:
     """Return a rank's share of all weights, by the share that it has of the counted parts."""
     low, high = stored
-    if ranks[:2] == (1, 1) and ranks.ep == 1 and (drafts or not model.draft_layers):
+    drafted = drafts or not model.draft_layers
+    if ranks[:2] == (1, 1) and ranks.ep == 1 and drafted and ranks.towers != "none":
         return Term(name="weights", low_bytes=low, high_bytes=high, source=source)
     size = model.size or ModelSize()
     try:
@@ -277,6 +296,11 @@ def _from_total(
         left = whole.pop("draft", (0, 0))
         low, high = max(0, low - left[1]), max(0, high - left[0])
         own.pop("draft", None)
+    if ranks.towers == "none":
+        left = whole.pop("encoder", (0, 0))
+        known = size.encoder_bytes
+        low = max(0, low - (left[1] if known is None else known))
+        high -= left[0] if known is None else known
     least, most = shares(model, whole, own, ranks)
     return Term(
         name="weights",

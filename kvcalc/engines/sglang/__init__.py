@@ -74,10 +74,13 @@ def loading(model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Loadin
 
     Experts in mxfp4 are rounded up to what their kernel reads (layers/quantization/mxfp4.py,
     create_weights): FlashInfer's on B200 and Marlin's to 128 and 256, until 0.5.10 to 256 both;
-    Triton's to 64.
+    Triton's to 64. With pipeline stages some models have their encoders on every stage
+    (models/gemma3_mm.py), others on the first (models/qwen3_vl.py).
     """
     size, gpu = model.size or ModelSize(), deployment.gpu
     made = Loading(dtype=plan.model_dtype, table_bytes=_TABLE_BYTES)
+    if len(plan.ranks) > 1:
+        made = made._replace(towers=("first", "every"))
     if "mxfp4" not in (size.expert_dtype, size.weights_dtype) or not size.num_experts:
         return made
     tiles: tuple[Tile, ...] = ((64, 1), (128, 256), (256, 256))

@@ -92,8 +92,8 @@ def notes_on_arguments(model: ModelSpec, deployment: Deployment) -> Iterator[str
     """Yield a line for what V1 passes over, and for a tower that gets no input."""
     if takes_no_input(limits_of(deployment)) and is_multimodal(model):
         yield (
-            "no images, video or audio are taken: the encoder is not profiled, and its weights are"
-            " counted as if they were loaded"
+            "no images, video or audio are taken: the encoder is not profiled, and vLLM 0.16 and"
+            " later do not load it"
         )
     if deployment.engine_args.get("swap_space") is not None:
         yield "swap_space plays no part: V1 computes a sequence anew that it has put aside"

@@ -7,6 +7,8 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.size import ModelSize
 from kvcalc.core.weight_loading import Loading, Tile, padding
+from kvcalc.core.weight_split import Stages
+from kvcalc.engines.vllm.arguments import limits_of, takes_no_input
 
 __all__ = ["loading"]
 
@@ -20,6 +22,11 @@ _NARROWER = (0, 27)
 
 _MARLIN_ON_CONSUMER = (0, 14)
 """First line that takes Triton's kernels on Hopper and B200 alone."""
+
+_MARKS_TOWERS = (0, 16)
+"""First line that leaves out the towers of all models (0.15: of all but Kimi-K2.5)."""
+_FIRST_STAGE_ALONE = (0, 30)
+"""First line whose runner has encoders on the first pipeline stage alone."""
 
 _BITS16 = 2
 _SINGLE = 4
@@ -36,6 +43,9 @@ def loading(model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Loadin
     - Biases of such experts are kept once more in the order of the kernel, and gpt-oss asks for
       its rotary tables in float32 (models/gpt_oss.py): both bounds, as logged starts have some
       30 MiB more than the padded experts.
+    - Encoders of images and sound are left out where a prompt may have none of what they are for
+      (models/interfaces.py, _mark_tower_model; before, some models left theirs out by themselves).
+      Every pipeline stage has them, until stages after the first leave them out as well.
 
     Args:
         model: as published.
@@ -43,12 +53,13 @@ def loading(model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Loadin
         plan: of both.
     """
     size = model.size or ModelSize()
-    made = Loading(dtype=plan.model_dtype)
+    version = plan.engine_version or ""
+    made = Loading(dtype=plan.model_dtype, towers=_towers(deployment, _number(version)))
     if "mxfp4" not in (size.expert_dtype, size.weights_dtype) or not size.num_experts:
         return made
     whole = bool(deployment.enable_expert_parallel)
     divided_by = 1 if whole else deployment.tensor_parallel_size
-    tiles = _tiles(deployment.gpu, plan.engine_version or "")
+    tiles = _tiles(deployment.gpu, version)
     inner, layers = size.moe_intermediate_size or 0, size.num_moe_layers or model.num_hidden_layers
     biases = 2 * inner // divided_by + (size.hidden_size or 0)
     return made._replace(
@@ -59,12 +70,29 @@ def loading(model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Loadin
     )
 
 
+def _number(version: str) -> tuple[int, ...]:
+    """Return major and minor of a version."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+
+
+def _towers(deployment: Deployment, number: tuple[int, ...]) -> tuple[Stages, ...]:
+    """Return the stages that may have the encoders of images and sound."""
+    loaded: tuple[Stages, ...] = ("first",)
+    if deployment.pipeline_parallel_size > 1 and number < _FIRST_STAGE_ALONE:
+        loaded = ("every",) if number >= _MARKS_TOWERS else ("first", "every")
+    limits = limits_of(deployment) or {}
+    if takes_no_input(limits) and number >= _MARKS_TOWERS:
+        return ("none",)
+    # A tower is left out where all that it is for is: which that is differs between models.
+    return ("none", *loaded) if 0 in limits.values() else loaded
+
+
 def _tiles(gpu: object, version: str) -> tuple[Tile, ...]:
     """Return the tiles of the kernels that a card may get."""
     if not isinstance(gpu, GpuSpec) or gpu.compute_capability is None:
         return (_TRITON, _TRTLLM_BEFORE)
     major = int(gpu.compute_capability.partition(".")[0])
-    number = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    number = _number(version)
     trtllm = _TRTLLM if number >= _NARROWER else _TRTLLM_BEFORE
     by_family = {9: (_TRITON, _CUTLASS, _MARLIN), 10: (_CUTLASS, trtllm)}
     marlin_alone = major < min(by_family) or number >= _MARLIN_ON_CONSUMER

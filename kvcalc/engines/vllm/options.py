@@ -7,6 +7,7 @@ from kvcalc.engines.vllm.version import Release
 __all__ = ["BACKEND_OPTION_SINCE", "SINCE", "numbers", "older_than"]
 
 SINCE = {
+    "language_model_only": "0.17.0",
     "cpu_offload_gb": "0.5.3",
     "data_parallel_size": "0.8.5",
     "speculative_config": "0.8.5",
