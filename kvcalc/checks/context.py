@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kvcalc.checks.cards import card_of, memory_only
+from kvcalc.checks.file import Given
 from kvcalc.checks.models import Models
 from kvcalc.core.checks import Assertion, CheckLevel
 from kvcalc.core.deployment import GpuSpec
@@ -24,6 +25,8 @@ class Context(NamedTuple):
         default_gpu: a card for what names none.
         engine_version: for everything, whatever the files say.
         sequences: the goal of everything.
+        quantization: what the weights of everything are in, whatever the files say.
+        beside: what kvcalc.yaml says at its top, for what says nothing itself (see keys.BESIDE).
         assertions: for everything, by name.
         levels: of findings by code.
         price: of an hour of one GPU.
@@ -37,6 +40,8 @@ class Context(NamedTuple):
     default_gpu: str | None = None
     engine_version: str | None = None
     sequences: int | None = None
+    quantization: str | None = None
+    beside: Mapping[str, Given] = {}
     assertions: Mapping[str, Assertion] = {}
     levels: Mapping[str, CheckLevel] = {}
     price: float | None = None

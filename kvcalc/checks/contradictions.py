@@ -38,6 +38,13 @@ def contradictions(
 def _all(target: Target, sized: Sized | None, *, only_plan: bool) -> Iterator[Finding]:
     yield from on_requests(target)
     yield from on_shared_memory(target)
+    for line in () if target.question is None else target.question.model.contradictions:
+        yield Finding(
+            "checkpoint-contradicts-config",
+            "warning",
+            line,
+            "one of its files is another checkpoint's: download them again, of one revision",
+        )
     if sized is None:
         return
     for finding in on_plan(target, sized):

@@ -48,7 +48,7 @@ class Options(NamedTuple):
     Attributes:
         settings: a kvcalc.yaml whose assertions, models and levels hold for every file; None for
             none.
-        gpu, gpu_memory, gpu_free, engine_version, sequences: see Context.
+        gpu, gpu_memory, gpu_free, engine_version, sequences, quantization: see Context.
         models: further served names, `NAME=PRESET`, or a preset alone for what is not known.
         assertions: by name, above all files'.
         folders: folders of presets.
@@ -60,6 +60,7 @@ class Options(NamedTuple):
     gpu_free: int | None = None
     engine_version: str | None = None
     sequences: int | None = None
+    quantization: str | None = None
     models: tuple[str, ...] = ()
     assertions: tuple[Assertion, ...] = ()
     folders: tuple[Path, ...] = ()
@@ -189,6 +190,8 @@ def _context(options: Options, settings: CheckFile | None, used: set[str]) -> Co
         default_gpu=None if gpu is None else str(gpu.value),
         engine_version=options.engine_version,
         sequences=options.sequences,
+        quantization=options.quantization,
+        beside=defaults.beside,
         assertions={**defaults.assertions, **{a.name: a for a in options.assertions}},
         levels=defaults.levels,
         price=settings.price if settings is not None else None,

@@ -15,32 +15,16 @@ from typing import NamedTuple
 
 from kvcalc.core.errors import InputError, KvcalcError, UnknownNameError, nearest
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.weight_dtypes import WIDTHS
 from kvcalc.models import load_model
 from kvcalc.models.presets import alias_index, load_model_preset
 from kvcalc.models.text import printable
+from kvcalc.models.weight_names import ByName, format_of_name, plain_name
 
-__all__ = ["Models", "Named", "known_presets"]
+__all__ = ["Found", "Models", "Named", "known_presets"]
 
 _SCHEMES = re.compile(r"^(?:hf|huggingface|modelscope|ms|s3|gs|pvc|oci)://")
-_QUANTISED = re.compile(
-    r"[-_.](?:fp8(?:[-_](?:dynamic|block|kv))*|awq|gptq(?:[-_]int[48])?|int[48]|w[48]a(?:8|16)"
-    r"|nvfp4|mxfp4|bnb[-_]4bit|autoround[-_]int4|fp4|gguf|q\d[_a-z0-9]*|4bit|8bit)+$",
-    re.IGNORECASE,
-)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?b?(?![a-z])")
-_WEIGHTS = {
-    "fp8": "fp8",
-    "awq": "awq",
-    "gptq": "gptq",
-    "int4": "int4",
-    "int8": "int8",
-    "w8a8": "int8",
-    "w4a16": "int4",
-    "nvfp4": "nvfp4",
-    "mxfp4": "mxfp4",
-    "4bit": "int4",
-    "8bit": "int8",
-}
 
 
 class Named(NamedTuple):
@@ -48,6 +32,20 @@ class Named(NamedTuple):
 
     source: str
     quantization: str | None = None
+
+
+class Found(NamedTuple):
+    """A model that was looked up.
+
+    Attributes:
+        model: as a preset or a file describes it.
+        quantization: what its weights are kept in, where one's map says so.
+        by_name: what the served name says of that, where nothing else does.
+    """
+
+    model: ModelSpec
+    quantization: str | None = None
+    by_name: ByName | None = None
 
 
 class Models:
@@ -76,10 +74,10 @@ class Models:
         self.base = base
         self.used = set() if used is None else used
         self._loaded: dict[str, ModelSpec] = {}
-        self._found: dict[str, tuple[ModelSpec, str | None] | KvcalcError] = {}
+        self._found: dict[str, Found | KvcalcError] = {}
 
-    def find(self, name: str, variables: tuple[str, ...] = ()) -> tuple[ModelSpec, str | None]:
-        """Return the model that a server calls `name`, and its weights' format where that is told.
+    def find(self, name: str, variables: tuple[str, ...] = ()) -> Found:
+        """Return the model that a server calls `name`.
 
         Args:
             name: as the server is given it.
@@ -92,9 +90,7 @@ class Models:
         for variable in variables:
             for key in (f"${variable}", f"${{{variable}}}", f"$({variable})"):
                 if key in self.named:
-                    self.used.add(key)
-                    given = self.named[key]
-                    return self.load(given.source), given.quantization
+                    return self._named(key, name)
         if name == self.fallback:
             self.used.add(name)
         if name not in self._found:
@@ -107,22 +103,28 @@ class Models:
             raise found
         return found
 
-    def _look_up(self, name: str) -> tuple[ModelSpec, str | None]:
+    def _look_up(self, name: str) -> Found:
         for key in dict.fromkeys((name, bare(name), _basename(name))):
             if key in self.named:
-                self.used.add(key)
-                given = self.named[key]
-                return self.load(given.source), given.quantization
+                return self._named(key, name)
         index = aliases(self.folders)
         known = index.get(bare(name).lower())
         if known is not None and not _is_path(name):
-            return load_model_preset(known, self.folders).spec, None
+            return _assumed(load_model_preset(bare(name), self.folders).spec, name)
         if _is_path(name) and os.path.exists(name):
-            return load_model(name, folders=self.folders), None
+            return Found(load_model(name, folders=self.folders, weights=True))
         if self.fallback is not None:
             self.used.add(self.fallback)
-            return self.load(self.fallback), None
+            return _assumed(self.load(self.fallback), name)
         raise UnknownNameError("model", printable(name)[:120], (), hint=_hint(name, index))
+
+    def _named(self, key: str, name: str) -> Found:
+        self.used.add(key)
+        given = self.named[key]
+        model = self.load(given.source)
+        if given.quantization is not None:
+            return Found(model, given.quantization)
+        return _assumed(model, name)
 
     def load(self, source: str) -> ModelSpec:
         """Return the model that a source of the map describes, each read once.
@@ -134,8 +136,9 @@ class Models:
             path, named = os.path.join(self.base, source), source
             if self.base and not os.path.isabs(source) and os.path.exists(path):
                 named = path if os.path.sep in path else os.path.join(".", path)
+            local = not named.startswith("hf:")  # headers of the Hub are a request a shard
             try:
-                self._loaded[source] = load_model(named, folders=self.folders)
+                self._loaded[source] = load_model(named, folders=self.folders, weights=local)
             except InputError as error:
                 error.hint = error.hint or "models: maps a served name to a preset or a config.json"
                 raise
@@ -169,10 +172,18 @@ def _is_path(name: str) -> bool:
     return name.startswith(("/", "./", "../", "~")) or name.lower().endswith((".gguf", ".json"))
 
 
+def _assumed(model: ModelSpec, name: str) -> Found:
+    """Return a model with what its served name says of its weights, where it is plain itself."""
+    stored = None if model.size is None else model.size.weights_dtype
+    if model.weights or stored not in (None, *WIDTHS):
+        return Found(model)
+    said = format_of_name(name)
+    return Found(model, by_name=said if said is not None and said.format is not None else None)
+
+
 def _hint(name: str, index: Mapping[str, str]) -> str:
     """Return how to say what a model is, with the nearest that is known."""
-    short = _basename(bare(name)).lower()
-    plain = _QUANTISED.sub("", short.removesuffix(".gguf"))
+    plain = plain_name(bare(name)).lower()
     close = next((index[key] for key in _like(plain, index)), None)
     served = printable(name)[:120]
     if close is None:
@@ -180,7 +191,8 @@ def _hint(name: str, index: Mapping[str, str]) -> str:
             f"describe it by its config.json: models: {{{served}: path/to/config.json}} in"
             " kvcalc.yaml, or --model path/to/config.json"
         )
-    weights = _weights_of(short)
+    said = format_of_name(name)
+    weights = None if said is None else said.format
     told = f"{{model: {close}, quantization: {weights}}}" if weights else close
     return (
         f"if it is {close}, write models: {{{served}: {told}}} in kvcalc.yaml, or --model {close}"
@@ -199,7 +211,3 @@ def _like(plain: str, index: Mapping[str, str]) -> Iterator[str]:
     if numbers:
         alike = [key for key in index if sorted(_NUMBER.findall(key.rpartition("/")[2])) == numbers]
         yield from nearest(plain, alike)
-
-
-def _weights_of(short: str) -> str | None:
-    return next((kept for word, kept in _WEIGHTS.items() if word in short), None)

@@ -9,16 +9,17 @@ from kvcalc.checks.cards import memory_only
 from kvcalc.checks.context import Context
 from kvcalc.checks.file import Entry, Given
 from kvcalc.checks.lengths import is_stretched, lets_longer
+from kvcalc.checks.models import Found
 from kvcalc.checks.sized import Load
 from kvcalc.checks.targets import Fault, Target
+from kvcalc.checks.weights import Said, format_of_weights
 from kvcalc.core.checks import Assertion
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError, printable
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count, format_number_of
-from kvcalc.core.weight_dtypes import weight_width
 from kvcalc.engines import known as known_engine
-from kvcalc.manifests.found import Finding, Server, Setting
+from kvcalc.manifests.found import Finding, Server
 from kvcalc.manifests.gpus import find_card, other_device
 from kvcalc.sizing import Question
 from kvcalc.sizing.shares import LONGER
@@ -126,7 +127,7 @@ def of_entry(
     made = made._replace(engine_version=deployment.engine_version)
     if found is None or made.faults:
         return made
-    return _asked(made, deployment, *found, beside, context)
+    return _asked(made, deployment, found, beside, context)
 
 
 class _Names:
@@ -157,7 +158,7 @@ class _Names:
             return None
         return card if memory is None else _with_memory(card, int(memory.value))
 
-    def model(self, named: str | None) -> tuple[ModelSpec, str | None] | None:
+    def model(self, named: str | None) -> Found | None:
         if named is None:
             error = InvalidValueError("no model is named", hint="write model: llama-3.1-8b")
             self.fault("unknown-model", "model", error)
@@ -172,7 +173,7 @@ class _Names:
         if not isinstance(named, str):
             return None
         try:
-            return self.context.models.find(named)[0]
+            return self.context.models.find(named).model
         except KvcalcError as error:
             self.fault("unknown-model", "draft_model", error)
             return None
@@ -288,8 +289,8 @@ class _Build:
             deployment = _deployment(engine, fields, args, made.gpu, self.context)
         except KvcalcError as error:
             return _stopped(made, "bad-setting", error, made.line)
-        made, model, kept = self._model(made)
-        if made.reason and model is None:
+        made, found = self._model(made)
+        if made.reason and found is None:
             return made
         try:
             deployment = _with_draft(deployment, self.context)
@@ -297,51 +298,30 @@ class _Build:
             at = read.get("draft_model")
             place = (at.line, at.file) if at is not None else (0, "")
             made = _faulty(made, "unknown-model", error, *place)
-        if made.faults or model is None:
+        if made.faults or found is None:
             return made
         auto = read.get("max_model_len")
         made = made._replace(
             auto_length=auto is not None and auto.value == "auto" and auto.kind == "other"
         )
-        asked = _asked(made, deployment, model, kept, self.entry.beside, self.context)
-        return self._quantised(asked, read.get("quantization"))
+        beside = {**self.context.beside, **self.entry.beside}
+        return _asked(made, deployment, found, beside, self.context)
 
-    def _model(self, made: Target) -> tuple[Target, ModelSpec | None, str | None]:
-        """Return what is served, and its weights' format where that is told."""
+    def _model(self, made: Target) -> tuple[Target, Found | None]:
+        """Return what is served."""
         at = self.server.model
         if made.model is None:
             made = made._replace(model=self.context.models.fallback)
         if made.model is None:
             what = "a variable without a value names the model" if at else "no model is named"
             hint = "give the variable a value, or name the model with --model"
-            return made._replace(reason=what, hint=hint), None, None
+            return made._replace(reason=what, hint=hint), None
         variables = at.variables if at is not None and at.value == made.model else ()
         try:
-            return made, *self.context.models.find(made.model, variables)
+            return made, self.context.models.find(made.model, variables)
         except KvcalcError as error:
             place = (at.line, at.file) if at is not None else (0, "")
-            return _faulty(made, "unknown-model", error, *place), None, None
-
-    def _quantised(self, made: Target, setting: Setting | None) -> Target:
-        """Return a target whose weights are in the format that the command says."""
-        question = made.question
-        if question is None or question.quantization is not None or setting is None:
-            return made
-        word = str(setting.value).replace("_marlin", "")
-        try:
-            weight_width(word)
-        except KvcalcError:
-            note = Finding(
-                "weights-format",
-                "note",
-                f"{setting.written} names a format of weights whose size is not known: they are"
-                " counted as published",
-                "give their size: weights: 40GiB in kvcalc.yaml",
-                setting.line,
-                setting.file,
-            )
-            return made._replace(findings=(*made.findings, note))
-        return made._replace(question=question._replace(quantization=word))
+            return _faulty(made, "unknown-model", error, *place), None
 
 
 def _longer(engine: str, server: Server) -> dict[str, int]:
@@ -385,15 +365,13 @@ def _with_draft(deployment: Deployment, context: Context) -> Deployment:
     draft = deployment.draft_model
     if not isinstance(draft, str):
         return deployment
-    found, _ = context.models.find(draft)
-    return msgspec.structs.replace(deployment, draft_model=found)
+    return msgspec.structs.replace(deployment, draft_model=context.models.find(draft).model)
 
 
 def _asked(
     made: Target,
     deployment: Deployment,
-    model: ModelSpec,
-    kept: str | None,
+    found: Found,
     beside: Mapping[str, Given],
     context: Context,
 ) -> Target:
@@ -404,16 +382,29 @@ def _asked(
         made = made._replace(no_card=made.no_card or _NO_CARD)
     free = beside.get("gpu_free")
     weights = beside.get("weights")
+    given = Said(
+        entry=_text(own) if (own := _own(beside, context)) is not None else None,
+        option=context.quantization,
+        default=_text(beside.get("quantization")),
+        sized=weights is not None,
+    )
+    made, quantization = format_of_weights(made, found, given)
     question = Question(
-        model=model,
+        model=found.model,
         deployment=deployment,
         weights_bytes=None if weights is None else int(weights.value),
-        quantization=_text(beside.get("quantization")) or kept,
+        quantization=quantization,
         sequences=context.sequences or _count(beside, "sequences", 1),
         instances=_count(beside, "instances", 1),
         free_bytes=context.gpu_free if free is None else int(free.value),
     )
     return made._replace(question=question, findings=(*made.findings, *_over(made, question)))
+
+
+def _own(beside: Mapping[str, Given], context: Context) -> Given | None:
+    """Return the format that a deployment's own entry gives, and not the file's top."""
+    given = beside.get("quantization")
+    return None if given is context.beside.get("quantization") else given
 
 
 def _over(made: Target, question: Question) -> Iterator[Finding]:

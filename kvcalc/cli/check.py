@@ -32,6 +32,8 @@ _READ = (
     text("model", "--model", metavar="[NAME=]MODEL", panel=_F, env=False, many=True,
          help="What a served NAME is (a preset, config.json, GGUF file); without a NAME, what every"
          " unknown one is. Repeatable."),
+    text("quantization", "--quantization", metavar="NAME", panel=_F,
+         help="What the weights are kept in, whatever the files say: fp8, awq, q4_k_m, ..."),
     flag("show", "--show", panel=_F, help="Print what was read, and from which line."),
 )  # fmt: skip
 _ASKED = (
@@ -133,6 +135,7 @@ def _options(values: Values) -> Any:
         gpu_free=inputs.size(values, "gpu_free"),
         engine_version=values["engine_version"] if said("engine_version") else None,
         sequences=inputs.number(values, "sequences"),
+        quantization=_format(values) if said("quantization") else None,
         models=tuple(values["model"] or ()),
         assertions=_assertions(values["asserts"] or ()),
         folders=tuple(inputs.preset_folders()),
@@ -165,6 +168,14 @@ def _assertions(texts: Sequence[str]) -> tuple[Any, ...]:
         if found.setdefault(one.name, one) != one:
             raise UsageError(f"{one.name} has two limits", hint="give it once", where="--assert")
     return tuple(found.values())
+
+
+def _format(values: Values) -> str:
+    from kvcalc.core.weight_dtypes import weight_width
+
+    name = str(values["quantization"])
+    values.at("quantization", lambda: weight_width(name))
+    return name
 
 
 def _assertion(given: str) -> Any:

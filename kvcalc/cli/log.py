@@ -137,7 +137,7 @@ def _given(values: Values, notes: list[str]) -> Any:
     values["models"] = None
     model = None
     if any(values[name] is not None and values[name] != [] for name in _MODEL_SOURCES):
-        found = inputs.models(values, notes)
+        found = inputs.models(values, notes, weights=True)
         if len(found) > 1:
             raise UsageError("a log is of one model", hint="name one of them", where="--model")
         model = found[0]

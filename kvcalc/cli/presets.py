@@ -16,7 +16,7 @@ from kvcalc.cli.output import emit, say, write_out
 from kvcalc.cli.values import Values
 from kvcalc.core.errors import InputError, InvalidValueError, UnknownNameError
 from kvcalc.core.per_token import layer_groups
-from kvcalc.core.results import FileFault, PresetDetail, PresetSummary
+from kvcalc.core.results import FileFault, PresetDetail, PresetSummary, PresetVariant
 from kvcalc.core.units import format_number_of
 from kvcalc.models import load_model
 from kvcalc.models.documents import Document, Plain, read_document
@@ -102,9 +102,7 @@ def show_list(values: Values) -> None:
     presets = [
         preset
         for preset in all_models(preset_folders())
-        if any(
-            part in name.lower() for part in parts for name in (preset.spec.name, *preset.aliases)
-        )
+        if any(part in name.lower() for part in parts for name in preset.names)
     ]
     if not presets:
         raise UnknownNameError(
@@ -234,6 +232,10 @@ def _detail(preset: ModelPreset) -> PresetDetail:
         name=spec.name,
         title=preset.title,
         aliases=preset.aliases,
+        variants=tuple(
+            PresetVariant(names=one.names, differs=one.differences(), source=one.source)
+            for one in preset.variants
+        ),
         architecture=spec.architecture,
         dtype=spec.dtype,
         num_hidden_layers=spec.num_hidden_layers,
@@ -242,7 +244,12 @@ def _detail(preset: ModelPreset) -> PresetDetail:
         draft_layers=sum(run.count for run in spec.draft_layers),
         size=spec.size,
         notes=spec.notes,
-        source={"repository": source.repository, "file": source.file, "note": source.note},
+        source={
+            "repository": source.repository,
+            "file": source.file,
+            "note": source.note,
+            "maximum": source.maximum,
+        },
         expect_bytes_per_token=preset.expect.bytes_per_token,
         expect_state_bytes=preset.expect.state_bytes,
         confirmed_by=preset.expect.confirmed_by,

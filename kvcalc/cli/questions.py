@@ -44,7 +44,7 @@ def answered(
         UsageError: no memory to answer for.
         KvcalcError: what a model or the one engine refuses (of several combinations: all are).
     """
-    models = inputs.models(values, notes)
+    models = inputs.models(values, notes, weights=True)
     _engine(values, notes)
     _nothing_in_vain(values)
     deployed = inputs.combinations(values, notes, several=True)

@@ -143,6 +143,8 @@ class ModelSpec(Value, frozen=True, kw_only=True):
         draft_layers: multi-token-prediction layers, used only when speculation is on.
         architecture: the class name in the published config.
         kv_cache_dtype: what the checkpoint asks `auto` to be, where it is not the model dtype.
+        kv_cache_method: the quantisation whose config asks that (`modelopt`, `compressed-tensors`):
+            engines follow some and not others; None: modelopt, or not said.
         num_attention_heads: query heads of a layer where they are known; they bound how engines
             split a model.
         encoder_divisor: what a tensor-parallel size must divide for a vision encoder that is split
@@ -155,6 +157,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
             not.
         origin: what an engine is given to load it: a repository, a folder or a GGUF file as it was
             named; None where nothing tells.
+        contradictions: what its files say against one another: one of them is another model's.
         notes: what a reader of the numbers should know of this model.
     """
 
@@ -167,6 +170,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     draft_layers: tuple[LayerRun, ...] = ()
     architecture: str | None = None
     kv_cache_dtype: str | None = None
+    kv_cache_method: str | None = None
     num_attention_heads: Positive | None = None
     encoder_divisor: Positive | None = None
     mamba_chunk_size: Positive | None = None
@@ -174,6 +178,7 @@ class ModelSpec(Value, frozen=True, kw_only=True):
     size: ModelSize | None = None
     weights: tuple[WeightTensor, ...] = ()
     origin: str | None = None
+    contradictions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -395,6 +395,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
         engine, engine_version: whose rules these are.
         model: the model's name.
         kv_cache_dtype: resolved, `K:V` where the two differ.
+        model_dtype: plain floats of the checkpoint are run in it; None: as they are stored.
         block_size: tokens a block of the pool that grows; None where the engine has no such unit.
         ranks: one entry a pipeline stage, equal GPUs counted.
         split: how a budget becomes units.
@@ -428,6 +429,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     engine_version: str | None = None
     model: str
     kv_cache_dtype: str
+    model_dtype: str | None = None
     block_size: Positive | None
     ranks: tuple[Rank, ...]
     split: Split

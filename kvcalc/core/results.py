@@ -34,6 +34,7 @@ __all__ = [
     "PlanSummary",
     "PresetDetail",
     "PresetSummary",
+    "PresetVariant",
     "RankTotals",
     "SequenceSize",
     "SequencesOfMax",
@@ -284,6 +285,14 @@ class PresetSummary(Value, frozen=True, kw_only=True):
     max_position_embeddings: int | None
 
 
+class PresetVariant(Value, frozen=True, kw_only=True):
+    """Names of a preset whose own files differ in something, and in what."""
+
+    names: tuple[str, ...]
+    differs: dict[str, str | int | tuple[str, ...]]
+    source: str
+
+
 class PresetDetail(Value, frozen=True, kw_only=True):
     """A model preset resolved: what its layers keep, and where that was read.
 
@@ -294,6 +303,7 @@ class PresetDetail(Value, frozen=True, kw_only=True):
     name: str
     title: str
     aliases: tuple[str, ...]
+    variants: tuple[PresetVariant, ...] = ()
     architecture: str | None
     dtype: str
     num_hidden_layers: int

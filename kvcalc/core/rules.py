@@ -406,12 +406,15 @@ class Whole(RuleBase, frozen=True, kw_only=True, tag="whole"):
             tokens in flight.
         restarts: the limit is a chunk's: reading starts anew at its multiples.
         ratio: tokens a slot (a compressed cache).
+        spares_last: the last token of the longest sequence is never written, as no further one
+            reads it.
     """
 
     slots: NonNegative
     limit: Positive | None = None
     restarts: bool = False
     ratio: Positive = 1
+    spares_last: bool = False
 
     def __post_init__(self) -> None:
         require_range(self, 0, "slots")
@@ -426,6 +429,8 @@ class Whole(RuleBase, frozen=True, kw_only=True, tag="whole"):
 
     def _written(self, n: int) -> int:
         entries = n // self.ratio
+        if self.spares_last:
+            entries = min(entries, max(self.slots, entries - 1))
         return entries if self.limit is None else min(entries, self.limit)
 
     def held(self, n: int) -> int:

@@ -44,6 +44,8 @@ class WeightPart(Value, frozen=True, kw_only=True):
         kind: the class.
         layer: the decoder layer; None outside of them.
         rows: of a vocabulary's table, which is divided by rows; 0 for all else.
+        stored: the dtype of plain floats (`float32`, `bfloat16`, `float16`); empty for packed
+            weights, their scales, and all that no engine casts.
         divided_bytes: of the matrices that tensor parallelism divides.
         whole_bytes: of what every rank keeps whole.
     """
@@ -51,6 +53,7 @@ class WeightPart(Value, frozen=True, kw_only=True):
     kind: TensorClass
     layer: int | None
     rows: int = 0
+    stored: str = ""
     divided_bytes: int = 0
     whole_bytes: int = 0
 

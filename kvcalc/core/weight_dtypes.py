@@ -1,13 +1,40 @@
-"""What a parameter takes in the formats that weights are stored in, scales counted."""
+"""What a parameter takes in the formats that weights are stored in, scales counted.
+
+The formats stand in the table beside this module, each with where its bits were read. The mixtures
+of llama.cpp keep some matrices in wider types, by the recipe of `llama_tensor_get_type`: for those
+the table has the most bits of each, means over the layers.
+"""
 
 from __future__ import annotations
 
+import csv
+import re
 from fractions import Fraction
+from functools import cache
+from importlib.resources import files
 from typing import NamedTuple
 
 from kvcalc.core.errors import NotModelledError, UnknownNameError
 
-__all__ = ["QUANTISED", "UNKNOWN_FORMAT", "WIDTHS", "Width", "weight_width"]
+__all__ = ["QUANTISED", "UNKNOWN_FORMAT", "WIDTHS", "Mixture", "Width", "weight_width"]
+
+
+class Mixture(NamedTuple):
+    """The most bits that a mixture gives a matrix of each kind.
+
+    Attributes:
+        output_proj: of attention.
+        v: the projection of values.
+        down: the last matrix of an MLP or expert.
+        embedding: the table of words.
+        head: the output matrix, which is the embedding where the two are one.
+    """
+
+    output_proj: Fraction
+    v: Fraction
+    down: Fraction
+    embedding: Fraction
+    head: Fraction
 
 
 class Width(NamedTuple):
@@ -15,68 +42,30 @@ class Width(NamedTuple):
 
     Attributes:
         low: bits with the leanest scales that published checkpoints have.
-        high: with the richest.
-        tables: embedding and head are stored so as well (GGUF).
+        high: with the richest; of a mixture, what is in none of its wider types.
+        mixture: embedding and head are stored so as well (GGUF, MLX), some matrices wider.
         native: published only in a recipe of its own: attention may be left as it is.
     """
 
     low: Fraction
     high: Fraction
-    tables: bool = False
+    mixture: Mixture | None = None
     native: bool = False
 
-
-def _plain(bits: int) -> Width:
-    return Width(Fraction(bits), Fraction(bits))
-
-
-def _gguf(low: str, high: str) -> Width:
-    return Width(Fraction(low), Fraction(high), tables=True)
+    def widened(self, factor: Fraction) -> Width:
+        """Return the format with all its upper bounds wider."""
+        mixture = self.mixture
+        if mixture is not None:
+            mixture = Mixture(*(bits * factor for bits in mixture))
+        return self._replace(high=self.high * factor, mixture=mixture)
 
 
 WIDTHS: dict[str, Width] = {
-    "float32": _plain(32),
-    "bfloat16": _plain(16),
-    "float16": _plain(16),
+    "float32": Width(Fraction(32), Fraction(32)),
+    "bfloat16": Width(Fraction(16), Fraction(16)),
+    "float16": Width(Fraction(16), Fraction(16)),
 }
 """What models are trained and published in."""
-
-QUANTISED: dict[str, Width] = {
-    # A scale of 32 bits for a channel, or for a block of 128 x 128 (DeepSeek).
-    "fp8": Width(Fraction(8), Fraction(8) + Fraction(32, 512)),
-    "int8": Width(Fraction(8), Fraction(8) + Fraction(32, 512)),
-    # Scales of 16 bits for groups of 128, and zero points of 4 bits; groups of 32 at most.
-    "int4": Width(4 + Fraction(16, 128), 4 + Fraction(16 + 4, 32)),
-    "int4-g128": Width(4 + Fraction(16, 128), 4 + Fraction(16 + 4, 128)),
-    "int4-g64": Width(4 + Fraction(16, 64), 4 + Fraction(16 + 4, 64)),
-    "int4-g32": Width(4 + Fraction(16, 32), 4 + Fraction(16 + 4, 32)),
-    "awq": Width(4 + Fraction(16 + 4, 128), 4 + Fraction(16 + 4, 32)),
-    "gptq": Width(4 + Fraction(16, 128), 4 + Fraction(16 + 4, 32)),
-    # A scale of 8 bits for 16, and one of 32 bits a tensor.
-    "nvfp4": Width(4 + Fraction(8, 16), 4 + Fraction(8, 16), native=True),
-    "mxfp4": Width(4 + Fraction(8, 32), 4 + Fraction(8, 32), native=True),
-    "mxfp8": Width(8 + Fraction(8, 32), 8 + Fraction(8, 32), native=True),
-    # Blocks of 64: a scale of 32 bits, or one of 8 bits that 256 blocks share a scale of.
-    "bnb-4bit": Width(4 + Fraction(8, 64), 4 + Fraction(32, 64)),
-    # ggml blocks (models.gguf.ggml_types); the mixtures keep some tensors in wider types.
-    "q8_0": _gguf("8.5", "8.6"),
-    "q5_1": _gguf("6", "6.2"),
-    "q5_0": _gguf("5.5", "5.8"),
-    "q4_1": _gguf("5", "5.4"),
-    "iq4_nl": _gguf("4.5", "5.0"),
-    "q3_k_l": _gguf("3.4375", "4.7"),
-    "q3_k_s": _gguf("3.4375", "3.9"),
-    "q6_k": _gguf("6.5625", "6.9"),
-    "q5_k_m": _gguf("5.5", "6.1"),
-    "q5_k_s": _gguf("5.5", "5.8"),
-    "q4_k_m": _gguf("4.5", "5.3"),
-    "q4_k_s": _gguf("4.5", "5.0"),
-    "q4_0": _gguf("4.5", "4.95"),
-    "q3_k_m": _gguf("3.4375", "4.4"),
-    "q2_k": _gguf("2.625", "3.8"),
-    "iq4_xs": _gguf("4.25", "4.8"),
-}
-"""Formats that a checkpoint is brought into."""
 
 UNKNOWN_FORMAT = "unknown"
 """Of weights that are stored in some packed format, and nothing says which."""
@@ -84,19 +73,41 @@ UNKNOWN_FORMAT = "unknown"
 _SPELLINGS = {
     "bf16": "bfloat16",
     "fp16": "float16",
+    "f16": "float16",
     "half": "float16",
     "fp32": "float32",
+    "f32": "float32",
     "float": "float32",
-    "w8a8": "int8",
-    "w4a16": "int4",
-    "modelopt": "fp8",
-    "modelopt_fp4": "nvfp4",
-    "fp8_e4m3": "fp8",
-    "fp4": "nvfp4",
-    "bitsandbytes": "bnb-4bit",
-    "awq_marlin": "awq",
-    "gptq_marlin": "gptq",
 }
+
+_DYNAMIC = "ud-"
+"""Before the name of a mixture: its publisher chose other types for some matrices (unsloth)."""
+_DYNAMIC_FACTOR = Fraction(4, 3)
+_BITS_PER_WEIGHT = re.compile(r"(?:exl[23][-_ ]?)?(\d{1,2}(?:\.\d{1,3})?)[ ]?bpw")
+_MLX_GROUP = re.compile(r"mlx-([2-8])bit-g(32|64|128)")
+_HEAD_BITS = Fraction(8)  # of ExLlama's head: 6 unless told otherwise, 8 at most
+_HALF = Fraction(16)
+_SLACK = Fraction(1, 4)  # bits of scales and of layers that a measurement widens
+
+
+@cache
+def _table() -> tuple[dict[str, Width], dict[str, str]]:
+    """Return formats by name, and other spellings of those names."""
+    text = files("kvcalc.core").joinpath("weight_formats.tsv").read_text(encoding="utf-8")
+    widths: dict[str, Width] = {}
+    spellings = dict(_SPELLINGS)
+    for row in csv.DictReader(text.splitlines(), delimiter="\t"):
+        most = [row[name] for name in Mixture._fields]
+        mixture = Mixture(*map(Fraction, most)) if all(most) else None
+        native = row["native"] == "y"
+        width = Width(Fraction(row["low"]), Fraction(row["high"]), mixture, native)
+        widths[row["format"]] = width
+        spellings |= dict.fromkeys(row["spellings"].split(), row["format"])
+    return widths, spellings
+
+
+QUANTISED: dict[str, Width] = _table()[0]
+"""Formats that a checkpoint is brought into."""
 
 
 def weight_width(name: str) -> Width:
@@ -108,10 +119,13 @@ def weight_width(name: str) -> Width:
 
     >>> float(weight_width("nvfp4").low)
     4.5
+    >>> float(weight_width("4.25bpw").low)
+    4.25
     """
     folded = name.strip().lower()
-    folded = _SPELLINGS.get(folded, folded)
-    found = WIDTHS.get(folded) or QUANTISED.get(folded)
+    spellings = _table()[1]
+    folded = spellings.get(folded, folded)
+    found = WIDTHS.get(folded) or QUANTISED.get(folded) or _made_up(folded)
     if folded == UNKNOWN_FORMAT:
         raise NotModelledError(
             "the format that the weights are stored in is not known",
@@ -120,3 +134,22 @@ def weight_width(name: str) -> Width:
     if found is None:
         raise UnknownNameError("format of weights", name, [*WIDTHS, *QUANTISED])
     return found
+
+
+def _made_up(folded: str) -> Width | None:
+    """Return a format whose name says its bits; None where it is none."""
+    if folded.startswith(_DYNAMIC):
+        inner = folded.removeprefix(_DYNAMIC)
+        inner = _table()[1].get(inner, inner)
+        known = QUANTISED.get(inner)
+        return None if known is None else known.widened(_DYNAMIC_FACTOR)
+    grouped = _MLX_GROUP.fullmatch(folded)
+    if grouped is not None:
+        bits = int(grouped[1]) + Fraction(32, int(grouped[2]))
+        return Width(bits, bits, Mixture(*(bits,) * len(Mixture._fields)))
+    said = _BITS_PER_WEIGHT.fullmatch(folded)
+    if said is None or not 1 <= float(said[1]) <= _HALF:
+        return None
+    low = Fraction(said[1])
+    high = low + _SLACK
+    return Width(low, high, Mixture(high, high, high, _HALF, max(_HEAD_BITS, high)))

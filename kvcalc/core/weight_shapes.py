@@ -28,6 +28,8 @@ class Shape(NamedTuple):
         shared_gate: shared experts are weighed by one row.
         sinks: a number a query head.
         router_bias: a number an expert.
+        router_single: engines keep the router in float32, whatever the model runs in (vLLM 0.12 to
+            0.33 models: `params_dtype=torch.float32` of the gate; SGLang 0.5.23 the same).
         head_bias: a number a word.
         vectors: further numbers a layer.
         tied: the output shares the embedding's matrix where the config does not say.
@@ -50,6 +52,7 @@ class Shape(NamedTuple):
     shared_gate: bool = False
     sinks: bool = False
     router_bias: bool = False
+    router_single: bool = False
     head_bias: bool = False
     vectors: int = 0
     tied: bool | None = None
@@ -110,7 +113,9 @@ _SHAPES: dict[str, Shape] = {
     "Gemma4ForConditionalGeneration": _GATED_MLP._replace(tied=True),
     "GemmaForCausalLM": _GEMMA,
     "Glm4ForCausalLM": Shape(qkv_bias=True, norms=4, tied=False),
-    "Glm4MoeForCausalLM": Shape(qkv_bias=True, router_bias=True, tied=False, draft_tables=True),
+    "Glm4MoeForCausalLM": Shape(
+        qkv_bias=True, router_bias=True, router_single=True, tied=False, draft_tables=True
+    ),
     "Glm4vForConditionalGeneration": _GATED_MLP,
     "GlmForCausalLM": _QWEN2,
     "GlmMoeDsaForCausalLM": _LATENT._replace(draft_tables=None),
@@ -140,12 +145,12 @@ _SHAPES: dict[str, Shape] = {
     "LlavaLlamaForCausalLM": _LLAMA,
     "MPTForCausalLM": Shape(matrices=2, tied=True),
     "MiMoForCausalLM": _QWEN2,
-    "MiMoV2FlashForCausalLM": _GATED_MLP,
+    "MiMoV2FlashForCausalLM": _GATED_MLP._replace(router_single=True),
     "MiniCPMForCausalLM": _PLAIN,
     "MiniCPMV": _GATED_MLP,
     "MiniCPMV4_6ForConditionalGeneration": _GATED_MLP,
-    "MiniMaxM1ForCausalLM": _GATED_MLP,
-    "MiniMaxM2ForCausalLM": Shape(qk_norm="full", router_bias=True, tied=False),
+    "MiniMaxM1ForCausalLM": _GATED_MLP._replace(router_single=True),
+    "MiniMaxM2ForCausalLM": Shape(qk_norm="full", router_bias=True, router_single=True, tied=False),
     "MiniMaxM3ForCausalLM": _GATED_MLP,
     "MiniMaxM3SparseForConditionalGeneration": _GATED_MLP,
     "Ministral3ForCausalLM": _PLAIN,
@@ -157,7 +162,7 @@ _SHAPES: dict[str, Shape] = {
     "MllamaForConditionalGeneration": _GATED_MLP,
     "MptForCausalLM": Shape(matrices=2, tied=True),
     "NemotronForCausalLM": _NO_GATE,
-    "NemotronHForCausalLM": _NO_GATE,
+    "NemotronHForCausalLM": _NO_GATE._replace(router_single=True),
     "OPTForCausalLM": _ALL_BIAS._replace(positions=2),
     "Olmo2ForCausalLM": Shape(qk_norm="full", tied=False),
     "Olmo3ForCausalLM": Shape(qk_norm="full", tied=False),
@@ -196,9 +201,9 @@ _SHAPES: dict[str, Shape] = {
     "StableLMEpochForCausalLM": Shape(norms=4, final_norms=2, tied=False),
     "StableLmForCausalLM": Shape(norms=4, final_norms=2, tied=False),
     "Starcoder2ForCausalLM": _ALL_BIAS,
-    "Step3p5ForCausalLM": _GATED_MLP,
-    "Step3p7FlashForCausalLM": _GATED_MLP,
-    "Step3p7ForConditionalGeneration": _GATED_MLP,
+    "Step3p5ForCausalLM": _GATED_MLP._replace(router_single=True),
+    "Step3p7FlashForCausalLM": _GATED_MLP._replace(router_single=True),
+    "Step3p7ForConditionalGeneration": _GATED_MLP._replace(router_single=True),
     "XverseForCausalLM": _PLAIN,
     "YuanForCausalLM": _GATED_MLP,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 from math import ceil
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from kvcalc.core.attention import ChunkedAttention, CrossAttention, FullAttention, SlidingWindow
 from kvcalc.core.errors import NotModelledError
@@ -21,12 +21,14 @@ from kvcalc.core.units import cdiv, round_up
 __all__ = [
     "VOCABULARY_MULTIPLE",
     "Ranks",
+    "Stages",
     "evenly",
     "on_rank",
     "padding_bytes",
     "shares",
     "stage_parts",
     "stored_by_stage",
+    "towers_on_rank",
 ]
 
 VOCABULARY_MULTIPLE = 64
@@ -36,6 +38,11 @@ DEFAULT_VOCAB_PADDING_SIZE."""
 _ON_LAST_STAGE = ("lm_head", "norm", "draft")
 _BY_GROUP = ("attention", "kv", "latent", "recurrent")
 """Parts of a layer that each group of DP attention keeps of its own."""
+
+_TOWERS = ("vision", "audio")
+
+Stages = Literal["none", "first", "every"]
+"""Pipeline stages that load something."""
 
 
 class Ranks(NamedTuple):
@@ -48,6 +55,7 @@ class Ranks(NamedTuple):
         ep: ranks that share the experts.
         sizes: layers of each stage, where they are not shared out as `stage_sizes` does.
         groups: groups of ranks of a stage that each keep the attention of their own requests.
+        towers: stages that have the encoders of images and sound.
     """
 
     tp: int
@@ -56,11 +64,17 @@ class Ranks(NamedTuple):
     ep: int
     sizes: tuple[int, ...] | None = None
     groups: int = 1
+    towers: Stages = "first"
 
     @property
     def attention(self) -> int:
         """Ranks that share the attention of a layer."""
         return self.tp // self.groups
+
+    @property
+    def has_towers(self) -> bool:
+        """Whether a rank of this stage has the encoders of images and sound."""
+        return self.towers == "every" or (self.towers == "first" and not self.stage)
 
 
 def stored_by_stage(
@@ -134,13 +148,12 @@ def padding_bytes(parts: Iterable[WeightPart], ranks: Ranks) -> int:
 def stage_parts(model: ModelSpec, ranks: Ranks) -> Parts:
     """Return the parameters of a pipeline stage by part."""
     if ranks.pp == 1:
-        return count_parts(model)
+        return _with_towers(count_parts(model), ranks)
     sizes = ranks.sizes or stage_sizes(model.num_hidden_layers, ranks.pp)
     start = sum(sizes[: ranks.stage])
     parts = count_parts(model, start, start + sizes[ranks.stage])
     last = ranks.stage == ranks.pp - 1
     if ranks.stage:
-        parts.pop("encoder", None)
         table = parts.pop("embedding", (0, 0))
         # A head that is the embedding is kept once more; where it is not known, it may be.
         if last and parts.get("head", (0, 0))[0] == 0:
@@ -152,7 +165,19 @@ def stage_parts(model: ModelSpec, ranks: Ranks) -> Parts:
         # The norm after the last layer is the last stage's (PPMissingLayer elsewhere in vLLM).
         outside, norms = count_parts(model, 0, 0).get("norm", (0, 0)), parts.get("norm", (0, 0))
         parts["norm"] = max(0, norms[0] - outside[1]), max(0, norms[1] - outside[0])
+    return _with_towers(parts, ranks)
+
+
+def _with_towers(parts: Parts, ranks: Ranks) -> Parts:
+    if not ranks.has_towers:
+        parts.pop("encoder", None)
     return parts
+
+
+def towers_on_rank(parts: Iterable[WeightPart], ranks: Ranks) -> int:
+    """Return by how much a rank has more of a checkpoint's encoders than `stored_by_stage` says."""
+    held = sum(part.on_rank(ranks.tp) for part in parts if part.kind in _TOWERS)
+    return held * (ranks.has_towers - (ranks.stage == 0))
 
 
 def evenly(parts: Parts, ranks: Ranks) -> dict[PartName, int]:

@@ -1,6 +1,7 @@
 """What a model's weights take on one GPU: exact where a checkpoint says, else an interval, said.
 
-How they are split over ranks stands in `weight_split`, what a parameter takes in `weight_dtypes`.
+How they are split over ranks stands in `weight_split`, what a parameter takes in `weight_dtypes`,
+what an engine makes of them as it loads them in `weight_loading`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from functools import lru_cache
 from math import ceil, floor
 
 from kvcalc.core.attention import Mla, SlidingWindow
+from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.memory import Term
 from kvcalc.core.mixers import PartName
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.parameters import Parts, count_parts, parameters
+from kvcalc.core.recurrent import Mamba1
 from kvcalc.core.size import ModelSize
 from kvcalc.core.units import cdiv
-from kvcalc.core.weight_dtypes import QUANTISED, UNKNOWN_FORMAT, WIDTHS, Width, weight_width
+from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, WIDTHS, Mixture, Width, weight_width
+from kvcalc.core.weight_loading import AS_PUBLISHED, Loading, as_loaded, cast
+from kvcalc.core.weight_shapes import shape_of
 from kvcalc.core.weight_split import (
     Ranks,
     evenly,
@@ -26,6 +31,7 @@ from kvcalc.core.weight_split import (
     shares,
     stage_parts,
     stored_by_stage,
+    towers_on_rank,
 )
 
 __all__ = [
@@ -39,7 +45,12 @@ _ATTENTION: tuple[PartName, ...] = ("attention", "kv", "latent")
 _COPIED: tuple[PartName, ...] = ("kv", "latent")
 _TABLES: tuple[PartName, ...] = ("embedding", "head")
 _BITS = 8
+_HALF = 2  # bytes that float32 takes beyond the 16 bits of a model
 _SINGLE = Fraction(32)
+_EIGHT_EXPERTS = 8
+_EIGHT_BITS = Fraction(17, 2)  # q8_0
+_BLOCK = 256  # elements of a row that the K and I types pack together
+_FALLBACK = Fraction(5, 4)  # q5_0 for q4_k, q8_0 for q6_k, iq4_nl for what is below
 
 
 def weights_on_rank(
@@ -54,6 +65,7 @@ def weights_on_rank(
     drafts: bool = False,
     sizes: tuple[int, ...] | None = None,
     groups: int = 1,
+    loading: Loading = AS_PUBLISHED,
 ) -> Term:
     """Return what the weights of a model take on one GPU.
 
@@ -68,6 +80,7 @@ def weights_on_rank(
         drafts: multi-token-prediction layers are loaded as well.
         sizes: layers of each stage, where they are told.
         groups: of the tp ranks, each of which keeps the attention of its own requests.
+        loading: what the engine makes of them as it loads them.
 
     Raises:
         InvalidValueError: a number of ranks below 1, or a stage that is not there.
@@ -75,7 +88,7 @@ def weights_on_rank(
         UnsupportedError: neither bytes nor the widths to count them from are known.
     """
     ranks = _checked(tp, pp, stage, ep)._replace(sizes=sizes, groups=groups)
-    return _counted(_Same(model), ranks, quantization, total_bytes, drafts)
+    return _counted(_Same(model), ranks, quantization, total_bytes, drafts, loading)
 
 
 class _Same:
@@ -93,33 +106,94 @@ class _Same:
 
 @lru_cache(maxsize=512)  # a search asks for the same weights at every step
 def _counted(
-    same: _Same, ranks: Ranks, quantization: str | None, total_bytes: int | None, drafts: bool
+    same: _Same,
+    ranks: Ranks,
+    quantization: str | None,
+    total_bytes: int | None,
+    drafts: bool,
+    loading: Loading,
 ) -> Term:
-    model = same.model
+    if total_bytes is not None:
+        stated = (total_bytes, total_bytes)
+        return _from_total(same.model, stated, "as given", ranks, drafts=True)
+    model = as_loaded(same.model, loading)
+    terms = [
+        _published(model, ranks._replace(towers=towers), quantization, drafts, loading)
+        for towers in loading.towers
+    ]
+    return Term(
+        name="weights",
+        low_bytes=min(term.low_bytes for term in terms),
+        high_bytes=max(term.high_bytes for term in terms),
+        source=terms[0].source,
+    )
+
+
+def _published(
+    model: ModelSpec, ranks: Ranks, quantization: str | None, drafts: bool, loading: Loading
+) -> Term:
+    """Return a published checkpoint's weights, with the encoders on the stages that have them."""
     size = model.size or ModelSize()
     asked = None if quantization is None else weight_width(quantization)
     stored_as = size.weights_dtype
     kept = asked is None or (
         stored_as not in (None, UNKNOWN_FORMAT) and weight_width(stored_as) == asked
     )
-    if size.parts and kept and total_bytes is None:
-        return _from_tensors(model, size, ranks, drafts=drafts)
-    if total_bytes is not None:
-        return _from_total(model, (total_bytes, total_bytes), "as given", ranks, drafts=True)
-    if size.weights_bytes is not None and kept:
+    if size.parts and kept:
+        term = _from_tensors(model, size, ranks, drafts=drafts, dtype=loading.dtype)
+    elif size.weights_bytes is not None and kept:
         error = size.weights_error_bytes or 0
         stored = max(0, size.weights_bytes - error), size.weights_bytes + error
         source = size.weights_source or "the published checkpoint"
         term = _from_total(model, stored, source, ranks, drafts=drafts)
-        return _narrowed(term, model, size, ranks, drafts=drafts)
-    return _from_widths(model, size, ranks, quantization, drafts=drafts)
+        term = _narrowed(term, model, size, ranks, drafts=drafts)
+    else:
+        term = _from_widths(model, size, ranks, quantization, drafts=drafts)
+    return _loaded(term, model, ranks, quantization, loading)
 
 
-def beside_bytes(model: ModelSpec, tp: int = 1) -> int:
+def _loaded(
+    term: Term, model: ModelSpec, ranks: Ranks, quantization: str | None, loading: Loading
+) -> Term:
+    """Return weights with what an engine makes of them beside their dtype."""
+    low, high = term.low_bytes, term.high_bytes
+    runs_in_16_bits = loading.dtype in ("bfloat16", "float16")
+    if runs_in_16_bits or loading.experts[1] > 1:
+        try:
+            held = on_rank(model, stage_parts(model, ranks), ranks)
+        except UnsupportedError:
+            held = {}  # no width says how much they are
+        shape = shape_of(model.architecture)
+        if runs_in_16_bits and shape is not None and shape.router_single:
+            high += _HALF * held.get("router", (0, 0))[1]
+        experts = bytes_of_parts(
+            model, model.size or ModelSize(), _only(held, "experts"), quantization
+        )
+        least, most = experts.get("experts", (0, 0))
+        low += floor(least * (loading.experts[0] - 1))
+        high += ceil(most * (loading.experts[1] - 1))
+    if runs_in_16_bits:
+        high += _HALF * _rates_of_mamba1(model) // ranks.tp
+    high += loading.copied_bytes
+    source = f"{term.source}; {loading.note}" if loading.note else term.source
+    return Term(name=term.name, low_bytes=low, high_bytes=high, source=source)
+
+
+def _only(parts: Parts, part: PartName) -> Parts:
+    return {part: parts[part]} if part in parts else {}
+
+
+def _rates_of_mamba1(model: ModelSpec) -> int:
+    """Return the decay rates of Mamba layers: vLLM keeps them in float32 (mamba_mixer.py, A)."""
+    caches = ((n, cache) for n, cache in model.caches() if isinstance(cache, Mamba1))
+    return sum(n * cache.intermediate_size * cache.state_size for n, cache in caches)
+
+
+def beside_bytes(model: ModelSpec, tp: int = 1, loading: Loading = AS_PUBLISHED) -> int:
     """Return the most that loading leaves on each GPU beside the checkpoint's tensors.
 
-    - Tables of rotary positions: a row of head_dim in 16 bits for every position of the config, a
-      table for layers with a window and one for those without (vLLM 0.33
+    - Tables of rotary positions: a row of head_dim in the dtype of the run for every position of
+      the config, a table for layers with a window and one for those without (vLLM 0.33
       layers/rotary_embedding/base.py). A logged start of Llama-3.1-8B has these 32 MiB
       beyond its checkpoint, in all four digits that are logged.
     - The matrices from latents to heads in the order that decoding multiplies them: copies where
@@ -129,11 +203,13 @@ def beside_bytes(model: ModelSpec, tp: int = 1) -> int:
     Args:
         model: with its sizes.
         tp: ranks that heads are divided over.
+        loading: what the engine makes of the weights.
     """
-    return _rope_tables(model) + _copied_latents(model, tp)
+    table = loading.table_bytes or (element_bytes(loading.dtype) if loading.dtype else _HALF)
+    return _rope_tables(model, table) + _copied_latents(model, tp)
 
 
-def _rope_tables(model: ModelSpec) -> int:
+def _rope_tables(model: ModelSpec, itemsize: int) -> int:
     if "alibi" in model.traits or model.max_position_embeddings is None:
         return 0
     widths: dict[bool, int] = {}
@@ -143,7 +219,7 @@ def _rope_tables(model: ModelSpec) -> int:
         if cache.rows() and width:
             windowed = isinstance(cache, SlidingWindow)
             widths[windowed] = max(widths.get(windowed, 0), width)
-    return 2 * model.max_position_embeddings * sum(widths.values())
+    return itemsize * model.max_position_embeddings * sum(widths.values())
 
 
 def _copied_latents(model: ModelSpec, tp: int) -> int:
@@ -168,13 +244,20 @@ def _checked(tp: int, pp: int, stage: int, ep: int | None) -> Ranks:
 # ---------------------------------------------------------------- from tensors
 
 
-def _from_tensors(model: ModelSpec, size: ModelSize, ranks: Ranks, *, drafts: bool) -> Term:
+def _from_tensors(
+    model: ModelSpec, size: ModelSize, ranks: Ranks, *, drafts: bool, dtype: str | None
+) -> Term:
     """Return the split of a checkpoint's own tensors, and what engines keep more of."""
     parts = size.parts
-    low = stored_by_stage(
-        parts, ranks.tp, ranks.pp, drafts=drafts, sizes=ranks.sizes, groups=ranks.groups
-    )[ranks.stage]
-    high = low + padding_bytes(parts, ranks)
+    all_cast = parts if dtype is None else cast(parts, dtype)
+    low, high = (
+        stored_by_stage(
+            each, ranks.tp, ranks.pp, drafts=drafts, sizes=ranks.sizes, groups=ranks.groups
+        )[ranks.stage]
+        + towers_on_rank(each, ranks)
+        for each in (all_cast, parts)
+    )
+    low, high = min(low, high), max(low, high) + padding_bytes(parts, ranks)
     if ranks.tp > 1:
         high += _copies(model, size, ranks)
     if ranks.ep != ranks.tp:
@@ -207,7 +290,8 @@ def _from_total(
 ) -> Term:
     """Return a rank's share of all weights, by the share that it has of the counted parts."""
     low, high = stored
-    if ranks[:2] == (1, 1) and ranks.ep == 1 and (drafts or not model.draft_layers):
+    drafted = drafts or not model.draft_layers
+    if ranks[:2] == (1, 1) and ranks.ep == 1 and drafted and ranks.towers != "none":
         return Term(name="weights", low_bytes=low, high_bytes=high, source=source)
     size = model.size or ModelSize()
     try:
@@ -219,6 +303,11 @@ def _from_total(
         left = whole.pop("draft", (0, 0))
         low, high = max(0, low - left[1]), max(0, high - left[0])
         own.pop("draft", None)
+    if ranks.towers == "none":
+        left = whole.pop("encoder", (0, 0))
+        known = size.encoder_bytes
+        low = max(0, low - (left[1] if known is None else known))
+        high -= left[0] if known is None else known
     least, most = shares(model, whole, own, ranks)
     return Term(
         name="weights",
@@ -307,16 +396,18 @@ def _width_of_part(
     plain = Width(*(Fraction(weight_width(model.dtype).low),) * 2)
     name = quantization or size.weights_dtype or model.dtype
     width = weight_width(name)
-    if name.strip().lower() not in QUANTISED and width not in QUANTISED.values():
+    if width in WIDTHS.values():
         return width
     if part in ("router", "norm"):
         return Width(plain.low, _SINGLE)
-    if part in _TABLES:
-        return width if width.tables else plain
     if part == "experts" and quantization is None and size.expert_dtype is not None:
         return weight_width(size.expert_dtype)
     if part in ("encoder", "draft"):
         return Width(width.low, max(plain.high, width.high))
+    if width.mixture is not None:
+        return Width(width.low, _of_mixture(model, size, part, width, width.mixture))
+    if part in _TABLES:
+        return plain
     kept = size.kept if quantization is None else None
     group = "attention" if part in _ATTENTION else part
     if kept is not None:
@@ -325,3 +416,34 @@ def _width_of_part(
     if may_stay or (width.native and group == "attention"):
         return Width(width.low, max(plain.high, width.high))
     return width
+
+
+def _of_mixture(
+    model: ModelSpec, size: ModelSize, part: PartName, width: Width, most: Mixture
+) -> Fraction:
+    """Return the most bits that a mixture gives the matrices of a part, a mean over them.
+
+    Rows that are no multiple of a block fall back to a wider type (llama-quant.cpp,
+    tensor_type_fallback).
+    """
+    base = width.high
+    shape = shape_of(model.architecture)
+    matrices = 3 if shape is None else shape.matrices
+    tied = size.tie_word_embeddings
+    if tied is None and shape is not None:
+        tied = shape.tied
+    means: dict[PartName, Fraction] = {
+        "attention": (base + most.output_proj) / 2,
+        "kv": (base + most.v) / 2,
+        "mlp": ((matrices - 1) * base + most.down) / matrices,
+        "experts": ((matrices - 1) * base + most.down) / matrices,
+        "embedding": most.embedding if tied is False else max(most.embedding, most.head),
+        "head": most.head,
+    }
+    bits = means.get(part, max(base, most.output_proj, most.v, most.down))
+    if size.num_experts == _EIGHT_EXPERTS and part in ("kv", "attention"):
+        bits = max(bits, _EIGHT_BITS)  # K and V in q8_0, the output in q5_k, of mixtures of eight
+    uneven = [n for n in (size.hidden_size, size.intermediate_size) if n and n % _BLOCK]
+    if uneven and base < _EIGHT_BITS:
+        bits = max(bits, _EIGHT_BITS) if part in _TABLES else bits * _FALLBACK
+    return bits

@@ -12,6 +12,7 @@ from kvcalc.core.errors import NotModelledError, UnknownNameError, UnsupportedEr
 from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.weight_loading import Loading
 
 __all__ = [
     "ALIASES",
@@ -19,6 +20,7 @@ __all__ = [
     "Engine",
     "budgets",
     "known",
+    "loading",
     "plan",
     "plans_by_weights",
     "refusal_codes",
@@ -79,7 +81,7 @@ _BUDGETS = {
     "tensorrt-llm": "kvcalc.engines.tensorrt_llm.budget",
     "transformers": "kvcalc.engines.transformers.budget",
     "lmdeploy": "kvcalc.engines.lmdeploy.budget",
-    "mlx-lm": "kvcalc.engines.whole_card",
+    "mlx-lm": "kvcalc.engines.mlx_lm.budget",
     "exllamav2": "kvcalc.engines.whole_card",
     "exllamav3": "kvcalc.engines.whole_card",
 }
@@ -170,6 +172,22 @@ def budgets(
 def plans_by_weights(engine: str) -> bool:
     """Whether what an engine plans depends on what the weights take (llama.cpp's fit)."""
     return known(engine) == "llama.cpp"
+
+
+def loading(model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Loading:
+    """Return what the plan's engine makes of a checkpoint as it loads it.
+
+    Args:
+        model: as published.
+        deployment: as asked for.
+        plan: of both.
+    """
+    module = import_module(ENGINES[known(plan.engine)])
+    own = getattr(module, "loading", None)
+    if own is None:
+        return Loading(dtype=plan.model_dtype)
+    made: Loading = own(model, deployment, plan)
+    return made
 
 
 def shares_out(engine: str) -> bool:

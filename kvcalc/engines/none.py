@@ -115,6 +115,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         engine="none",
         model=model.name,
         kv_cache_dtype=dtype.name,
+        model_dtype=model.dtype,
         block_size=block,
         ranks=ranks,
         split="one_pool" if all(len(r.pools) == 1 for r in ranks) and pools else "fungible",

@@ -25,6 +25,7 @@ from kvcalc.core.errors import InputError, KvcalcError, UnavailableError, UsageE
 from kvcalc.core.values import Value
 from kvcalc.models.json_documents import MAX_CHARACTERS, decode_json
 from kvcalc.models.text import printable, shown
+from kvcalc.models.weight_names import format_of_name
 from kvcalc.models.weights import (
     Tensor,
     Weights,
@@ -36,11 +37,22 @@ from kvcalc.models.weights import (
 )
 from kvcalc.models.weights.index import INDEX_NAME, MAX_INDEX_BYTES, SINGLE_NAME
 
-__all__ = ["PREFIX", "HubFiles", "HubReference", "cache_folder", "fetch_model_files", "parse"]
+__all__ = [
+    "PREFIX",
+    "QUANTIZATION",
+    "HubFiles",
+    "HubReference",
+    "cache_folder",
+    "fetch_model_files",
+    "parse",
+]
 
 PREFIX = "hf:"
 
 _CONFIG = "config.json"
+QUANTIZATION = "hf_quant_config.json"
+"""What ModelOpt wrote beside a config that says nothing of its quantisation."""
+_SAYS_ITSELF = '"quantization_config"'
 _ENDPOINT = "https://huggingface.co"
 _SECONDS = 10.0
 """To wait for the next bytes; HF_HUB_DOWNLOAD_TIMEOUT replaces it, as in huggingface_hub."""
@@ -79,6 +91,8 @@ class HubFiles(Value, frozen=True, kw_only=True):
         config_text: config.json, decoded but not parsed.
         repository: ORG/NAME.
         revision: the commit; as asked for, where the server does not say which commit it is.
+        quantization_text: hf_quant_config.json, where config.json says nothing of a quantisation
+            and the repository's name does; empty where there is none.
         weights: None where the repository has no safetensors files or, with the reason in
             `notes`, where they could not be looked at.
         cached: config.json came from the local cache.
@@ -88,6 +102,7 @@ class HubFiles(Value, frozen=True, kw_only=True):
     config_text: str
     repository: str
     revision: str
+    quantization_text: str = ""
     weights: Weights | None = None
     cached: bool = False
     notes: tuple[str, ...] = ()
@@ -134,10 +149,13 @@ def fetch_model_files(reference: str, *, weights: bool = True) -> HubFiles:
     text = decode_json(data, f"{wanted}/{_CONFIG}")
     commit = os.path.basename(snapshot)
     found, notes = _beside(wanted, snapshot, commit) if weights else (None, ())
+    beside = os.path.join(snapshot, QUANTIZATION)
+    quantization = _read_cached(beside, MAX_CHARACTERS) if os.path.isfile(beside) else b""
     return HubFiles(
         config_text=text,
         repository=wanted.repository,
         revision=commit,
+        quantization_text=decode_json(quantization, f"{wanted}/{QUANTIZATION}"),
         weights=found,
         cached=True,
         notes=notes,
@@ -218,11 +236,17 @@ def _from_hub(wanted: HubReference, *, weights: bool) -> HubFiles:
     # From here on the commit, so that all files are of one revision whatever is pushed meanwhile.
     revision = config.commit or wanted.revision
     text = decode_json(config.data, f"{wanted}/{_CONFIG}")
-    found, notes = _Remote(wanted, revision).weights() if weights else (None, ())
+    pinned = _Remote(wanted, revision)
+    found, notes = pinned.weights() if weights else (None, ())
+    quantization = None
+    if _SAYS_ITSELF not in text and format_of_name(wanted.repository) is not None:
+        quantization = pinned.get(QUANTIZATION, MAX_CHARACTERS)
+    data = b"" if quantization is None else quantization.data
     return HubFiles(
         config_text=text,
         repository=wanted.repository,
         revision=revision,
+        quantization_text=decode_json(data, f"{wanted}/{QUANTIZATION}"),
         weights=found,
         notes=notes,
     )

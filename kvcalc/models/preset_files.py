@@ -17,7 +17,7 @@ from kvcalc.core.dtypes import element_bytes, kv_dtype
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec, Trait
-from kvcalc.core.size import ModelSize
+from kvcalc.core.size import KeptPart, ModelSize
 from kvcalc.core.values import Positive, Value
 from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, weight_width
 from kvcalc.models.documents import Document, KeyPath, Plain
@@ -31,6 +31,7 @@ __all__ = [
     "ModelFile",
     "ModelPreset",
     "Source",
+    "Variant",
     "check_document",
     "check_gpu",
     "check_model",
@@ -59,12 +60,15 @@ class Source(Value, frozen=True, kw_only=True):
         repository: such as `meta-llama/Llama-3.1-8B`.
         file: the file in it, such as `config.json`.
         note: what the file leaves open and where that was read.
+        maximum: where the longest sequence was read a second time: files are edited for runtimes
+            that take less.
         retrieved: the day, YYYY-MM-DD.
     """
 
     repository: _Text
     file: _Text
     note: str = ""
+    maximum: str = ""
     retrieved: str = ""
 
 
@@ -82,15 +86,92 @@ class Expect(Value, frozen=True, kw_only=True):
     confirmed_by: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1)]
 
 
+class Variant(Value, frozen=True, kw_only=True):
+    """Names of a preset whose own files differ from it in something that no layer depends on.
+
+    Attributes:
+        names: of repositories, and other spellings.
+        source: where that was read.
+        max_position_embeddings, stretched_position_embeddings, dtype, kv_cache_dtype,
+            kv_cache_method: instead of the preset's.
+        weights_dtype, expert_dtype, weights_bytes, kept: the same of its sizes; of weights in
+            another format the bytes are those given here, or are counted.
+    """
+
+    names: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1)]
+    source: _Text
+    max_position_embeddings: Positive | None = None
+    stretched_position_embeddings: Positive | None = None
+    dtype: str | None = None
+    kv_cache_dtype: str | None = None
+    kv_cache_method: str | None = None
+    weights_dtype: str | None = None
+    expert_dtype: str | None = None
+    weights_bytes: _Bytes | None = None
+    kept: tuple[KeptPart, ...] | None = None
+
+    def differences(self) -> dict[str, str | int | tuple[str, ...]]:
+        """Return what differs, by key."""
+        keys = [key for key in self.__struct_fields__ if key not in ("names", "source")]
+        return {key: value for key in keys if (value := getattr(self, key)) is not None}
+
+    def of(self, spec: ModelSpec, name: str) -> ModelSpec:
+        """Return a preset's model as this variant of it has it.
+
+        Raises:
+            KvcalcError: what differs makes no sense of that model.
+        """
+        told = self.differences()
+        changes: dict[str, object] = {
+            key: told[key] for key in told if key in spec.__struct_fields__
+        }
+        if "max_position_embeddings" in changes:
+            changes.setdefault("stretched_position_embeddings", None)
+        size = spec.size or ModelSize()
+        own: dict[str, object] = {key: told[key] for key in told if key in size.__struct_fields__}
+        if "weights_dtype" in own:
+            gone = ("expert_dtype", "kept", "weights_bytes", "weights_error_bytes")
+            own = dict.fromkeys((*gone, "weights_source"), None) | own
+        if "weights_bytes" in own and own["weights_bytes"] is not None:
+            own["weights_source"] = self.source
+        if own:
+            changes["size"] = msgspec.structs.replace(size, **own)
+        line = f"{name}: {', '.join(f'{key} {_told(told[key])}' for key in told)} ({self.source})"
+        return msgspec.structs.replace(
+            spec, **{**changes, "origin": self.names[0], "notes": (*spec.notes, line)}
+        )
+
+
+def _told(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 class ModelPreset(Value, frozen=True, kw_only=True):
     """A model and where it comes from; `file` is the file's name without its folder."""
 
     spec: ModelSpec
     title: str
     aliases: tuple[str, ...]
+    variants: tuple[Variant, ...] = ()
     source: Source
     expect: Expect
     file: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that leads to it."""
+        own = (name for variant in self.variants for name in variant.names)
+        return (self.spec.name, *self.aliases, *own)
+
+    def called(self, name: str) -> ModelPreset:
+        """Return the preset as the variant of that name has it, or as it is."""
+        folded = name.strip().lower()
+        for variant in self.variants:
+            if folded in (one.lower() for one in variant.names):
+                return msgspec.structs.replace(self, spec=variant.of(self.spec, name.strip()))
+        return self
 
 
 class GpuPreset(Value, frozen=True, kw_only=True):
@@ -106,9 +187,11 @@ class ModelFile(Value, frozen=True, kw_only=True):
     name: str
     title: _Text
     aliases: tuple[_Text, ...] = ()
+    variants: tuple[Variant, ...] = ()
     architecture: _Text
     dtype: str
     kv_cache_dtype: str | None = None
+    kv_cache_method: str | None = None
     num_hidden_layers: Positive
     num_attention_heads: Positive | None = None
     encoder_divisor: Positive | None = None
@@ -165,6 +248,7 @@ def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
         max_position_embeddings=read.max_position_embeddings,
         stretched_position_embeddings=read.stretched_position_embeddings,
         kv_cache_dtype=read.kv_cache_dtype,
+        kv_cache_method=read.kv_cache_method,
         draft_layers=draft_layers,
         architecture=read.architecture,
         num_attention_heads=read.num_attention_heads,
@@ -176,12 +260,14 @@ def check_model(document: Document) -> tuple[ModelPreset | None, list[Fault]]:
         notes=read.notes,
     )
     _check_expect(spec, read.expect, faults)
+    _check_variants(spec, read, faults)
     if faults:
         return None, faults.in_order()
     preset = ModelPreset(
         spec=spec,
         title=read.title,
         aliases=read.aliases,
+        variants=read.variants,
         source=read.source,
         expect=read.expect,
         file=_file_name(document),
@@ -316,6 +402,27 @@ def _check_expect(spec: ModelSpec, expect: Expect, faults: Faults) -> None:
     if state != expect.state_bytes:
         message = f"{expect.state_bytes} bytes of state are expected, the layers give {state}"
         faults.add(("expect", "state_bytes"), message)
+
+
+def _check_variants(spec: ModelSpec, read: ModelFile, faults: Faults) -> None:
+    """Check that each variant differs, makes sense, and has names of its own."""
+    taken = {name.lower() for name in (read.name, *read.aliases)}
+    for index, variant in enumerate(read.variants):
+        path: KeyPath = ("variants", index)
+        if not variant.differences():
+            faults.add(path, "nothing differs: make its names aliases")
+        for name in variant.names:
+            if name.lower() in taken:
+                faults.add((*path, "names"), f"{shown(name)} is a name of this file already")
+            taken.add(name.lower())
+        try:
+            changed = variant.of(spec, variant.names[0])
+            for key in ("weights_dtype", "expert_dtype"):
+                word = getattr(changed.size, key, None)
+                if word not in (None, UNKNOWN_FORMAT):
+                    weight_width(word)
+        except KvcalcError as error:
+            faults.add(path, in_one_line(error))
 
 
 def _check_sources(value: dict[str, Plain], faults: Faults) -> None:

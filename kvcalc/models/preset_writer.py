@@ -12,6 +12,7 @@ import msgspec
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.size import ModelSize
+from kvcalc.models.preset_files import Variant
 
 __all__ = ["preset_name", "preset_text", "size_lines"]
 
@@ -34,6 +35,7 @@ def preset_text(
     name: str,
     title: str,
     aliases: Sequence[str] = (),
+    variants: Sequence[Variant] = (),
     source: Mapping[str, str],
     bytes_per_token: Mapping[str, int],
     state_bytes: int,
@@ -46,6 +48,7 @@ def preset_text(
         name: the preset's name, which is also the file's.
         title: the model's own name.
         aliases: other spellings.
+        variants: names whose own files differ in something.
         source: repository, file and note.
         bytes_per_token: what the model must come to, by dtype.
         state_bytes: the state it must come to.
@@ -53,20 +56,11 @@ def preset_text(
     """
     lines = ["kind: model", f"name: {name}", f"title: {_scalar(title)}"]
     lines += _listed("aliases", aliases)
+    lines += _variants(variants)
     lines += [f"architecture: {_scalar(spec.architecture or 'unknown')}", f"dtype: {spec.dtype}"]
-    if spec.kv_cache_dtype is not None:
-        lines.append(f"kv_cache_dtype: {spec.kv_cache_dtype}")
-    lines.append(f"num_hidden_layers: {spec.num_hidden_layers}")
-    if spec.num_attention_heads is not None:
-        lines.append(f"num_attention_heads: {spec.num_attention_heads}")
-    if spec.encoder_divisor is not None:
-        lines.append(f"encoder_divisor: {spec.encoder_divisor}")
-    if spec.mamba_chunk_size is not None:
-        lines.append(f"mamba_chunk_size: {spec.mamba_chunk_size}")
-    if spec.max_position_embeddings is not None:
-        lines.append(f"max_position_embeddings: {spec.max_position_embeddings}")
-    if spec.stretched_position_embeddings is not None:
-        lines.append(f"stretched_position_embeddings: {spec.stretched_position_embeddings}")
+    lines += _said(spec, "kv_cache_dtype", "kv_cache_method", "num_hidden_layers")
+    lines += _said(spec, "num_attention_heads", "encoder_divisor", "mamba_chunk_size")
+    lines += _said(spec, "max_position_embeddings", "stretched_position_embeddings")
     if spec.traits:
         lines.append(f"traits: [{', '.join(spec.traits)}]")
     lines += ["layers:", *_entries(spec.layers)]
@@ -81,6 +75,19 @@ def preset_text(
         lines.append(f"  state_bytes: {state_bytes}")
     lines += ["  confirmed_by:", *(f"    - {_scalar(text)}" for text in confirmed_by)]
     return "\n".join(lines) + "\n"
+
+
+def _said(spec: ModelSpec, *keys: str) -> list[str]:
+    return [f"{key}: {value}" for key in keys if (value := getattr(spec, key)) is not None]
+
+
+def _variants(variants: Sequence[Variant]) -> Iterator[str]:
+    if variants:
+        yield "variants:"
+    for one in variants:
+        yield f"  - names: [{', '.join(map(_scalar, one.names))}]"
+        yield from (f"    {key}: {_flow(value)}" for key, value in one.differences().items())
+        yield f"    source: {_scalar(one.source)}"
 
 
 def size_lines(size: ModelSize | None) -> list[str]:

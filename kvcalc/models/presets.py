@@ -103,7 +103,7 @@ def load_model_preset(name: str, folders: Sequence[Path] = ()) -> ModelPreset:
             two presets of one folder share the alias.
     """
     path = _find(name, _MODELS, "model preset", folders)
-    return model_from_document(_document(path), path.stem)
+    return model_from_document(_document(path), path.stem).called(name)
 
 
 def load_gpu_preset(name: str, folders: Sequence[Path] = ()) -> GpuPreset:
@@ -272,8 +272,21 @@ def _aliases(path: Path, *, own: bool) -> list[str]:
         value = _document(path).value
     except InputError:
         return []
-    aliases = value.get("aliases") if isinstance(value, dict) else None
-    return [a for a in aliases if isinstance(a, str)] if isinstance(aliases, list) else []
+    if not isinstance(value, dict):
+        return []
+    variants = value.get("variants")
+    lists = (
+        [one.get("names") for one in variants if isinstance(one, dict)]
+        if isinstance(variants, list)
+        else []
+    )
+    return [
+        name
+        for names in (value.get("aliases"), *lists)
+        if isinstance(names, list)
+        for name in names
+        if isinstance(name, str)
+    ]
 
 
 def _listed_aliases(text: str) -> list[str] | None:

@@ -33,6 +33,7 @@ _EXPLICIT = re.compile(r"\.{0,2}[/\\]|[A-Za-z]:[/\\]|~[/\\]")
 _YAML = (".yaml", ".yml")
 _FILES = (".json", ".gguf", ".safetensors")
 _CONFIG = "config.json"
+_QUANTIZATION = "hf_quant_config.json"
 _GGUF = b"GGUF"
 _HUB = "hf:"
 
@@ -166,23 +167,47 @@ def _with_checkpoint(spec: ModelSpec, path: str, *, weights: bool) -> ModelSpec:
     is_config = os.path.isdir(path) or os.path.basename(path) == _CONFIG
     if not weights or not is_config or not os.path.isfile(os.path.join(folder, _CONFIG)):
         return spec
-    from kvcalc.models.weights import read_safetensors, with_weights
+    from kvcalc.models.weights import read_safetensors, stated_bytes, with_stated, with_weights
 
     try:
         return with_weights(spec, read_safetensors(folder), "the folder's safetensors headers")
     except KvcalcError as error:
         note = f"weights are not read from the folder: {error.message}"
-        return msgspec.structs.replace(spec, notes=(*spec.notes, note))
+    try:
+        stated = stated_bytes(folder)
+    except KvcalcError:
+        stated = None  # its fault is what the headers failed by
+    if stated is not None:
+        size, name = stated
+        spec = with_stated(spec, size, f"total_size of {name}")
+    return msgspec.structs.replace(spec, notes=(*spec.notes, note))
 
 
 def _from_file(path: str) -> ModelSpec:
     from kvcalc.models.json_documents import read_json_file  # presets do without it
 
-    found = _from_config(read_json_file(path), path)
+    config = read_json_file(path)
+    beside = os.path.join(os.path.dirname(path), _QUANTIZATION)
+    if os.path.basename(path) == _CONFIG and _is_unquantised(config) and os.path.isfile(beside):
+        config = _with_quantization(config, read_json_file(beside))
+    found = _from_config(config, path)
     if os.path.basename(path) != _CONFIG:
         return found
     folder = printable(os.path.dirname(path) or ".")  # which engines are given, not the file in it
     return msgspec.structs.replace(found, origin=folder)
+
+
+def _is_unquantised(config: dict[str, Any]) -> bool:
+    return not any(config.get(key) for key in ("quantization_config", "compression_config"))
+
+
+def _with_quantization(config: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:
+    """Return a config with what ModelOpt wrote into a file beside it.
+
+    Read where the config itself says nothing, as vLLM reads it (transformers_utils/config.py,
+    get_config; config/model.py, _parse_quant_hf_config names the method by the producer).
+    """
+    return {**config, "quantization_config": {"quant_method": "modelopt", **beside}}
 
 
 def _from_config(config: dict[str, Any], path: str) -> ModelSpec:
@@ -223,9 +248,10 @@ def _from_hub(source: str, *, weights: bool) -> ModelSpec:
         files = fetch_model_files(source, weights=False)  # fails as well where it is not weights
         notes = (f"weights unknown: {error.message}",)
     where = f"{_HUB}{files.repository}"
-    spec = read_config(
-        read_json(files.config_text, where), where, files.repository.rsplit("/", 1)[-1]
-    )
+    config = read_json(files.config_text, where)
+    if files.quantization_text and _is_unquantised(config):
+        config = _with_quantization(config, read_json(files.quantization_text, where))
+    spec = read_config(config, where, files.repository.rsplit("/", 1)[-1])
     if files.weights is not None:
         from kvcalc.models.weights import with_weights
 
@@ -251,7 +277,7 @@ def _read_name(source: str, folders: Sequence[Path]) -> ModelPreset:
 
 
 def _both(source: str, preset: ModelPreset) -> KvcalcError:
-    spellings = (preset.spec.name, *preset.aliases)
+    spellings = preset.names
     other = next((s for s in spellings if not _exists(s)), None)
     for_preset = f"{other} for the preset" if other else "another folder for the preset"
     return UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvcalc.core.deployment import GpuSpec
-from kvcalc.core.results import EngineSummary, FileFault, PresetDetail, PresetSummary
+from kvcalc.core.results import EngineSummary, FileFault, PresetDetail, PresetSummary, PresetVariant
 from kvcalc.core.size import ModelSize
 from kvcalc.core.units import format_count
 from kvcalc.report.blocks import Block, Grid, Heading, Text
@@ -63,6 +63,7 @@ def preset_blocks(result: PresetDetail) -> list[Block]:
         + (f", at most {format_count(longest)} tokens" if longest else "")
         + (f", {result.architecture}" if result.architecture else ""),
         *([f"also called: {', '.join(result.aliases)}"] if result.aliases else []),
+        *(f"{', '.join(one.names)}: {_differs(one)} ({one.source})" for one in result.variants),
         *([f"draft layers, apart: {result.draft_layers}"] if result.draft_layers else []),
         *_sizes(result.size),
         f"read from: {', '.join(v for v in result.source.values() if v)}",
@@ -80,6 +81,13 @@ def preset_blocks(result: PresetDetail) -> list[Block]:
     ]
     title = f"{result.name}: {result.title}"
     return [Heading(title), layer_grid(result, named=False), Text(tuple(facts))]
+
+
+def _differs(variant: PresetVariant) -> str:
+    return ", ".join(
+        f"{key} {format_count(value) if isinstance(value, int) else value}"
+        for key, value in variant.differs.items()
+    )
 
 
 def _sizes(size: ModelSize | None) -> list[str]:

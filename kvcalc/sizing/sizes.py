@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from kvcalc.core.deployment import Deployment
 
 __all__ = ["OWN_SIZES", "Sizes", "sizes_of"]
@@ -53,8 +55,12 @@ def sizes_of(deployment: Deployment) -> Sizes:
             deployment.pipeline_parallel_size,
             deployment.data_parallel_size,
         )
-    from kvcalc.engines.sglang.arguments import Arguments
+    from kvcalc.engines.sglang.arguments import Arguments, full_name
+    from kvcalc.engines.sglang.flags import REFUSED
     from kvcalc.engines.sglang.parallel import parallel_of
 
-    found = parallel_of(deployment, Arguments(deployment), [])
+    # What is not modelled says nothing about sizes: the plan tells of it.
+    args = {k: v for k, v in deployment.engine_args.items() if full_name(k) not in REFUSED}
+    known = msgspec.structs.replace(deployment, engine_args=args)
+    found = parallel_of(known, Arguments(known), [])
     return Sizes(found.tp, found.pp, found.replicas, found.attn_dp)

@@ -12,7 +12,9 @@ from kvcalc.core.model import PARTITION, ModelSpec, stage_partition
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.size import ModelSize
 from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, weight_width
+from kvcalc.core.weight_loading import Loading, as_loaded
 from kvcalc.core.weights import beside_bytes, weights_on_rank
+from kvcalc.engines import loading as loading_of
 from kvcalc.sizing.sizes import sizes_of
 
 __all__ = ["least_without_cache", "weights_of"]
@@ -38,8 +40,9 @@ def weights_of(
     Raises:
         UnsupportedError, UnknownNameError: nothing tells them, or no such format.
     """
+    loading = loading_of(model, deployment, found)
     if deployment.engine == "llama.cpp":
-        return _by_device(model, found, total_bytes, quantization)
+        return _by_device(as_loaded(model, loading), found, total_bytes, quantization)
     tp, pp, replicas, groups = sizes_of(deployment)
     experts = tp * replicas if deployment.enable_expert_parallel else None
     sizes = stage_partition(
@@ -59,19 +62,27 @@ def weights_of(
             drafts=found.loads_drafts or deployment.speculative_method == "mtp",
             sizes=sizes,
             groups=groups,
+            loading=loading,
         )
         draft_apart = isinstance(draft, ModelSpec) and not found.loads_drafts
         if isinstance(draft, ModelSpec) and draft_apart and stage == len(found.ranks) - 1:
             # A draft model lies on the last stage, split as the model is.
-            own = weights_on_rank(draft, tp=tp)
+            own = weights_on_rank(draft, tp=tp, loading=Loading(dtype=loading.dtype))
             term = _added(term, own.low_bytes, own.high_bytes, f" and the draft's, {own.source}")
-        term = _added(term, 0, beside_bytes(model, tp), "")
+        term = _added(term, 0, beside_bytes(model, tp, loading), "")
         if "cpu_offload_gb" in deployment.engine_args:
-            from kvcalc.engines.vllm.host import left_on_card  # few questions ask for it
+            from kvcalc.engines.vllm.offload import left_on_gpu  # few questions ask for it
 
             share = found.ranks[stage].share
             layers = model.num_hidden_layers // pp if share is None else share.num_hidden_layers
-            term = left_on_card(term, model, deployment, layers)
+            term = left_on_gpu(
+                term,
+                model,
+                deployment,
+                layers=layers,
+                version=found.engine_version or "",
+                asked=quantization,
+            )
         terms.append(term)
     return tuple(terms)
 
@@ -105,7 +116,9 @@ def as_weighed(model: ModelSpec, total_bytes: int | None, quantization: str | No
     if total_bytes is None and quantization is None:
         return model
     # A total says more than a format of other engines, which a GGUF file has in part at most.
-    known = quantization is not None and (weight_width(quantization).tables or total_bytes is None)
+    known = quantization is not None and (
+        total_bytes is None or weight_width(quantization).mixture is not None
+    )
     size = msgspec.structs.replace(
         model.size or ModelSize(),
         parameters=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from math import prod
 from pathlib import Path
 
 import msgspec
@@ -13,9 +14,11 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.parameters import count_parts, parameters, total
 from kvcalc.core.size import ModelSize, Tower
 from kvcalc.core.weight_dtypes import weight_width
+from kvcalc.core.weight_loading import Loading
 from kvcalc.core.weights import beside_bytes, weights_on_rank
 from kvcalc.models import load_model, shape_model
 from kvcalc.models.presets import load_model_preset
+from kvcalc.models.weights import Tensor, summarise, with_weights
 from tests.conftest import ABSENT, SHARED
 
 TABLE = Path(__file__).with_name("weight_errors.tsv")
@@ -338,3 +341,78 @@ def test_copies_of_latent_matrices() -> None:
     tables = 163_840 * 64 * 2
 
     assert beside_bytes(load_model("deepseek-v3"), 8) == tables + 61 * 512 * 16 * 256 * 2
+
+
+# ------------------------------------------------------------------ as they are loaded
+
+
+def parts_of(*tensors: tuple[str, str, tuple[int, ...]]) -> ModelSpec:
+    """Return Llama-3.1-8B with the headers of these (name, dtype, shape) instead of its own."""
+    sizes = {"F32": 4, "BF16": 2, "F8_E4M3": 1}
+    found = [
+        Tensor(name, dtype, shape, prod(shape) * sizes[dtype]) for name, dtype, shape in tensors
+    ]
+    return with_weights(load_model("llama-3.1-8b"), summarise(found, shards=1), "headers")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(None, 64), ("bfloat16", 32), ("float16", 32), ("float32", 64)]
+)
+def test_a_float32_checkpoint_is_run_in_its_dtype(dtype: str | None, expected: int) -> None:
+    """Every plain tensor is copied into a parameter of the dtype of the run."""
+    model = parts_of(
+        ("model.layers.0.mlp.up_proj.weight", "F32", (4, 3)),
+        ("model.layers.0.input_layernorm.weight", "F32", (4,)),
+    )
+
+    assert span(model, loading=Loading(dtype=dtype)) == (expected, expected)
+
+
+def test_float32_among_16_bits_is_kept_or_cast() -> None:
+    """Which of them an engine keeps is not said by a checkpoint: both ends are there."""
+    model = parts_of(
+        ("model.layers.0.mlp.up_proj.weight", "BF16", (40, 30)),
+        ("model.layers.0.linear_attn.A_log", "F32", (4,)),
+    )
+
+    assert span(model, loading=Loading(dtype="bfloat16")) == (2408, 2416)
+    assert span(model, loading=Loading(dtype="float32")) == (4816, 4816)
+
+
+def test_packed_weights_and_their_scales_stay() -> None:
+    """fp8 and its scales are as stored in any dtype; what is left plain is cast."""
+    model = parts_of(
+        ("model.layers.0.mlp.up_proj.weight", "F8_E4M3", (400, 300)),
+        ("model.layers.0.mlp.up_proj.weight_scale_inv", "F32", (4, 3)),
+        ("model.embed_tokens.weight", "BF16", (64, 10)),
+    )
+
+    assert span(model, loading=Loading(dtype="float16")) == (121_328, 121_328)
+    assert span(model, loading=Loading(dtype="float32")) == (122_608, 122_608)
+
+
+def test_a_known_total_is_run_in_its_dtype() -> None:
+    """The published total of Llama-3.1-8B, twice as wide."""
+    stored = PUBLISHED["llama-3.1-8b"]
+
+    assert span(load_model("llama-3.1-8b"), loading=Loading(dtype="float32")) == (4 * stored,) * 2
+    assert span(load_model("llama-3.1-8b"), loading=Loading(dtype="float16")) == (2 * stored,) * 2
+    given = span(load_model("llama-3.1-8b"), loading=Loading(dtype="float32"), total_bytes=10**10)
+    assert given == (10**10, 10**10)
+
+
+def test_what_stays_in_float32_whatever_the_run() -> None:
+    """GLM-4.5's gates and their biases, 89 layers of 160 experts; Falcon-Mamba's decay rates."""
+    for name, wide in (("glm-4.5", 89 * 160 * 5121), ("falcon-mamba-7b", 64 * 8192 * 16)):
+        model = load_model(name)
+        low, high = span(model)
+        assert span(model, loading=Loading(dtype=model.dtype)) == (low, high + 2 * wide)
+
+
+def test_tables_of_positions_are_in_the_dtype_of_the_run() -> None:
+    """131,072 rows of 128: 32 MiB in 16 bits, 64 in float32."""
+    model = load_model("llama-3.1-8b")
+
+    assert beside_bytes(model) == beside_bytes(model, loading=Loading(dtype="float16")) == 2**25
+    assert beside_bytes(model, loading=Loading(dtype="float32")) == 2**26
+    assert beside_bytes(model, loading=Loading(dtype="float16", table_bytes=4)) == 2**26

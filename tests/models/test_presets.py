@@ -118,7 +118,7 @@ def test_a_preset_says_where_it_comes_from(name: str) -> None:
 def test_no_spelling_means_two_presets(presets_: list[ModelPreset] | list[GpuPreset]) -> None:
     spellings: list[str] = []
     for preset in presets_:
-        aliases = preset.aliases if isinstance(preset, ModelPreset) else preset.spec.aliases
+        aliases = preset.names[1:] if isinstance(preset, ModelPreset) else preset.spec.aliases
         spellings += [preset.spec.name, *(alias.lower() for alias in aliases)]
     assert len(spellings) == len(set(spellings))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -25,6 +25,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.size import ModelSize
 from kvcalc.models.hf_config import read_config
 from kvcalc.models.json_documents import read_json
+from kvcalc.models.preset_files import Variant
 from kvcalc.models.preset_writer import preset_name, preset_text, size_lines
 from kvcalc.models.presets import load_model_preset
 from tests.tools.preset_sizes import with_size
@@ -38,13 +39,9 @@ HAND_WRITTEN = (
     "qwen3.5-27b", "qwen3.5-27b-attention", "jamba-v0.1", "nemotron-3-nano-30b-a3b",
     "llama-4-scout",
 )  # fmt: skip
-_POSITIONS: dict[str, int | None] = {
-    "glm-4-9b-chat": 131072,
-    **dict.fromkeys(("chatglm2-6b", "internvl2-2b", "internvl2-4b", "minicpm-v-2-6")),
-    "qwen1.5-1.8b-chat": None,
-}
-"""The longest sequence where the corpus has a config that was packed anew for another runtime, with
-512: what a start-up log prints of the published one, else nothing."""
+LENGTHS = Path(__file__).with_name("preset_lengths.tsv")
+"""The longest sequence from a second source: the corpus has configs that were packed anew for
+another runtime. A row with a repository is of an alias whose own config says something else."""
 _EXCERPTS = ("qwen3.5-27b-attention",)  # some layers of a model, whose sizes are not theirs
 _SUFFIXES = ("-instruct", "-it", "-hf", "-base")
 
@@ -186,6 +183,46 @@ def groups() -> Iterator[tuple[str, list[Published]]]:
                 yield name, same
 
 
+class Length(NamedTuple):
+    """A longest sequence, with its rope scaling where that is more, and who says so."""
+
+    longest: int | None
+    stretched: int | None
+    source: str
+
+    def of(self, spec: ModelSpec) -> tuple[int | None, int | None]:
+        """Return what a model has to say to agree; its own where nothing is said here."""
+        longest = self.longest or spec.max_position_embeddings
+        return longest, self.stretched or longest
+
+
+def lengths(name: str, aliases: Sequence[str]) -> tuple[Length | None, list[Variant]]:
+    """Return a preset's length from a second source, and the aliases that have their own."""
+    own, variants = None, []
+    with LENGTHS.open(encoding="utf-8", newline="") as lines:
+        rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        for row in rows:
+            if row["preset"] != name:
+                continue
+            longest, stretched = (
+                int(row[key]) if row[key] else None
+                for key in ("max_position_embeddings", "stretched_position_embeddings")
+            )
+            if not row["repository"]:
+                own = Length(longest, stretched, row["source"])
+                continue
+            spelled = (row["repository"].lower(), preset_name(row["repository"]))
+            variants.append(
+                Variant(
+                    names=tuple(a for a in aliases if a.lower() in spelled),
+                    max_position_embeddings=longest,
+                    stretched_position_embeddings=stretched,
+                    source=row["source"],
+                )
+            )
+    return own, variants
+
+
 def files() -> dict[str, str]:
     """Return the text of every generated preset by name."""
     made: dict[str, str] = {}
@@ -199,19 +236,26 @@ def files() -> dict[str, str]:
         ids = [first.model_id, *(i.model_id for i in items)]
         size = with_size(first.spec, ids)
         spec = msgspec.structs.replace(first.spec, size=size)
-        if name in _POSITIONS:
+        own, variants = lengths(name, aliases)
+        if own is not None and own.of(spec) != (spec.max_position_embeddings, spec.longest):
             spec = msgspec.structs.replace(
                 spec,
-                max_position_embeddings=_POSITIONS[name],
-                stretched_position_embeddings=None,
+                max_position_embeddings=own.longest,
+                stretched_position_embeddings=own.stretched,
                 notes=tuple(note for note in spec.notes if "rope scaling" not in note),
             )
+        taken = {name for variant in variants for name in variant.names}
         made[name] = preset_text(
             spec,
             name=name,
             title=first.spec.name,
-            aliases=[a for a in aliases if a != name],
-            source={"repository": first.model_id, "file": "config.json"},
+            aliases=[a for a in aliases if a != name and a not in taken],
+            variants=variants,
+            source={
+                "repository": first.model_id,
+                "file": "config.json",
+                "maximum": "" if own is None else own.source,
+            },
             bytes_per_token=figures.bytes_per_token,
             state_bytes=figures.state_bytes,
             confirmed_by=[figures.confirmed_by],

@@ -191,7 +191,7 @@ def _engine_settings(values: Values) -> dict[str, Any]:
     draft = values["draft_model"]
     if draft is not None:
         given["draft_model"] = values.at(
-            "draft_model", lambda: load_model(draft, folders=preset_folders())
+            "draft_model", lambda: load_model(draft, folders=preset_folders(), weights=True)
         )
     return {name: value for name, value in given.items() if value is not None}
 

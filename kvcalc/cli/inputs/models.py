@@ -26,8 +26,13 @@ def preset_folders() -> list[Path]:
     return [Path(p) for p in os.environ.get("KVCALC_PRESETS", "").split(os.pathsep) if p]
 
 
-def models(values: Values, notes: list[str]) -> list[ModelSpec]:
+def models(values: Values, notes: list[str], *, weights: bool = False) -> list[ModelSpec]:
     """Return the models asked for; the default one, with a note, when none is named.
+
+    Args:
+        values: what was given.
+        notes: lines are added for defaults, and what the models' files say.
+        weights: read the headers of weights too, for what hangs on their size.
 
     Raises:
         UsageError: a shape together with a named model, or half a shape.
@@ -55,8 +60,9 @@ def models(values: Values, notes: list[str]) -> list[ModelSpec]:
             "stdin is asked for twice", hint="it can be one model or the trace; name a file"
         )
     folders = preset_folders()
-    found = [_load(name, kind, folders) for name, kind in dict.fromkeys(named)]
+    found = [_load(name, kind, folders, weights=weights) for name, kind in dict.fromkeys(named)]
     notes.extend(_hidden([name for name, kind in named if kind is None], folders))
+    notes.extend(f"{m.name}: contradiction: {line}" for m in found for line in m.contradictions)
     notes.extend(f"{m.name}: {note}" for m in found for note in m.notes)
     return found
 
@@ -88,9 +94,11 @@ def _hidden(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
     return notes
 
 
-def _load(name: str, kind: SourceKind | None, folders: Sequence[Path]) -> ModelSpec:
+def _load(
+    name: str, kind: SourceKind | None, folders: Sequence[Path], *, weights: bool
+) -> ModelSpec:
     try:
-        return load_model(name, kind=kind, folders=folders)
+        return load_model(name, kind=kind, folders=folders, weights=weights)
     except KvcalcError as error:
         if kind == "config" and name.lower().endswith((".yaml", ".yml")):
             # A settings file is `--config` in many tools.

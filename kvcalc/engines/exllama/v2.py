@@ -108,6 +108,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         engine_version=release,
         model=model.name,
         kv_cache_dtype=mode.dtype,
+        model_dtype="float16",
         block_size=PAGE if paged else None,
         ranks=(Rank(name="rank", pools=(pool,), multiplicity=tp, fixed_bytes=copy),),
         split="fixed",

@@ -50,6 +50,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         engine_version=settings.version,
         model=model.name,
         kv_cache_dtype=settings.dtype,
+        model_dtype="float16",
         block_size=PAGE if paged else None,
         ranks=(Rank(name="rank", pools=pools, multiplicity=settings.tp),),
         split="fixed",

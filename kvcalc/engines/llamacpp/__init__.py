@@ -85,6 +85,8 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         engine_version=settings.build.text,
         model=model.name,
         kv_cache_dtype=settings.types.name,
+        # A conversion's default: convert_hf_to_gguf.py --outtype auto makes 16 bits of float32.
+        model_dtype="float16" if model.dtype == "float32" and not model.weights else None,
         block_size=None,
         ranks=ranks,
         split="fixed",

@@ -92,7 +92,7 @@ def _repacked(size: ModelSize) -> bool:
     word = size.weights_dtype
     if word is None or word in (UNKNOWN_FORMAT, *WIDTHS):
         return False
-    return not weight_width(word).tables
+    return weight_width(word).mixture is None
 
 
 def _has_tower(model: ModelSpec) -> bool:

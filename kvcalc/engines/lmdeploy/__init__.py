@@ -54,6 +54,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         engine_version=settings.version,
         model=model.name,
         kv_cache_dtype=name,
+        model_dtype=model.dtype,
         block_size=block,
         ranks=(rank,),
         split="one_pool",

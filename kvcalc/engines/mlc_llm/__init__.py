@@ -61,6 +61,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         engine_version=settings.version,
         model=model.name,
         kv_cache_dtype=settings.dtype,
+        model_dtype=settings.dtype,
         block_size=PAGE,
         ranks=(
             Rank(

@@ -57,6 +57,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         engine_version=settings.version,
         model=model.name,
         kv_cache_dtype=f"int{settings.bits}_asym_g{settings.group}" if packed else model.dtype,
+        model_dtype=model.dtype,
         block_size=None,
         ranks=(Rank(name="rank", pools=pools),),
         split="fungible",

@@ -163,6 +163,10 @@ def _auto(model: ModelSpec, card: Card, notes: list[str]) -> str:
         notes.append(f"auto is {word} for sparse attention on {card.name}")
         return word
     if (model.kv_cache_dtype or "").startswith("fp8"):
+        if model.kv_cache_method == "compressed-tensors":
+            # mem_cache/kv_cache_dtype.py looks at kv_cache_quant_algo alone, ModelOpt's.
+            notes.append("the checkpoint asks for an fp8 cache, which SGLang follows of ModelOpt's")
+            return "auto"
         notes.append("auto is fp8_e4m3: the checkpoint asks for an fp8 cache")
         return "fp8_e4m3"
     return "auto"

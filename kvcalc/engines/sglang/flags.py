@@ -6,7 +6,7 @@ without dashes in front. A flag is harmless where no page, pool, dtype or weight
 
 from __future__ import annotations
 
-__all__ = ["HARMLESS", "REFUSED"]
+__all__ = ["HARMLESS", "ON_HOST", "REFUSED"]
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -145,6 +145,13 @@ HARMLESS = frozenset(
 )
 """What says nothing about sizes."""
 
+_ON_HOST = """
+    kt_weight_path kt_num_gpu_experts cpu_offload_gb offload_group_size offload_mode
+    ple_offload_embedding enable_paged_experts paged_experts_num_resident
+"""
+ON_HOST = _names(_ON_HOST)
+"""What keeps weights on the host, so that what is left for the cache is not known."""
+
 _WHY = {
     "name the card: --gpu": "device",
     "leave it out: what it keeps in host memory is not modelled": """
@@ -170,11 +177,11 @@ _WHY = {
     "use --engine lmcache": "enable_lmcache",
     "it moves what is left for the cache: give --kv-memory without it": """
         language_only language_model_only mm_enable_dp_encoder mm_feature_transport
-        ep_num_redundant_experts moe_dp_size moe_data_parallel_size dwdp_size kt_weight_path
-        kt_num_gpu_experts cpu_offload_gb offload_group_size offload_mode ple_offload_embedding
-        enable_paged_experts paged_experts_num_resident enable_lora lora_paths max_lora_rank
-        max_loras_per_batch modelopt_quant quantize_and_serve speculative_draft_model_quantization
+        ep_num_redundant_experts moe_dp_size moe_data_parallel_size dwdp_size
+        enable_lora lora_paths max_lora_rank max_loras_per_batch modelopt_quant quantize_and_serve
+        speculative_draft_model_quantization
     """,
+    "which weights leave the GPU is not modelled: give --kv-memory without it": _ON_HOST,
     "say it as --quantization": "quantization",
     "say it as --enable-expert-parallel": """
         ep_size expert_parallel_size ep

@@ -53,6 +53,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         engine_version=settings.release,
         model=model.name,
         kv_cache_dtype=settings.dtype.name,
+        model_dtype=settings.model_dtype,
         block_size=settings.block,
         ranks=ranks,
         split=_split(settings, several=several),

@@ -72,6 +72,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         engine_version=str(settings.release),
         model=model.name,
         kv_cache_dtype=dtype or held.dtype,
+        model_dtype=held.dtype,
         block_size=None,
         ranks=(
             Rank(

@@ -93,19 +93,22 @@ def window_rule(window: int, settings: Settings, *, restarts: bool = False) -> W
 
 
 def _rule(cache: Cache, settings: Settings) -> tuple[str, Rule]:
-    static, length = settings.cache == "static", settings.max_model_len
+    static, slots = settings.cache == "static", settings.static_slots
     match cache.span:
         case All():
-            return "every token", Whole(slots=length) if static else Grow(block_tokens=1)
+            return "every token", Whole(slots=slots, spares_last=True) if static else Grow(
+                block_tokens=1
+            )
         case Windowed(tokens=window):
             name = f"window {window}"
             if static:
-                return name, Whole(slots=min(window, length), limit=window)
+                return name, Whole(slots=min(window, slots), limit=window, spares_last=True)
             return name, window_rule(window, settings)
         case Chunks(tokens=chunk):
             name = f"chunk {chunk}"
             if static:
-                return name, Whole(slots=min(chunk, length), limit=chunk, restarts=True)
+                room = min(chunk, slots)
+                return name, Whole(slots=room, limit=chunk, restarts=True, spares_last=True)
             return name, window_rule(chunk, settings, restarts=True)
         case Once(tokens=tokens):
             return "encoder", Fixed(block_tokens=tokens, tokens=tokens)

@@ -32,7 +32,7 @@ def explain(
         notes.append("chunks are kept as windows of their size; only the mask differs")
     if settings.cache == "static":
         notes.append(
-            f"every layer is allocated for {format_count(settings.max_model_len)} tokens (a window"
+            f"every layer is allocated for {format_count(settings.static_slots)} tokens (a window"
             " for no more than itself) at its first use"
         )
     if any(state.role == "conv" for _, cache in model.caches() for state in cache.states()):

@@ -91,6 +91,7 @@ def plan_paged(model: ModelSpec, settings: Settings, notes: list[str]) -> CacheP
         engine_version=str(settings.release),
         model=model.name,
         kv_cache_dtype=model.dtype,
+        model_dtype=model.dtype,
         block_size=page,
         ranks=(
             Rank(

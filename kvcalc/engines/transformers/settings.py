@@ -52,7 +52,8 @@ class Settings(NamedTuple):
     Attributes:
         cache: dynamic, static, quantized or paged.
         offloaded: layers wait in the host's memory.
-        max_model_len: the longest sequence; a static cache is as long.
+        max_model_len: the longest sequence.
+        static_slots: of a static cache: generate makes one for all tokens but the last.
         prompt_tokens: tokens of the prompt; max_model_len where it is not told.
         prompt_given: it was told.
         chunk_tokens: tokens of one step of the prefill.
@@ -64,6 +65,7 @@ class Settings(NamedTuple):
     offloaded: bool
     tp: int
     max_model_len: int
+    static_slots: int
     prompt_tokens: int
     prompt_given: bool
     chunk_tokens: int
@@ -101,7 +103,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
             f"transformers keeps K and V in the model dtype, {model.dtype}, not in {asked}",
             hint="for fewer bits: cache_implementation=quantized and nbits in engine_args",
         )
-    length = _length(model, deployment, arguments, notes)
+    length, slots = _length(model, deployment, arguments, wanted, notes)
     prompt = arguments.number("prompt_tokens")
     if prompt is not None and prompt > length:
         raise InvalidValueError(f"prompt_tokens {prompt} is more than the maximum, {length}")
@@ -112,6 +114,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
         offloaded=offloaded,
         tp=deployment.tensor_parallel_size,
         max_model_len=length,
+        static_slots=slots,
         prompt_tokens=prompt or length,
         prompt_given=prompt is not None,
         chunk_tokens=min(chunk or length, prompt or length),
@@ -121,23 +124,39 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
 
 
 def _length(
-    model: ModelSpec, deployment: Deployment, arguments: Arguments, notes: list[str]
-) -> int:
-    """Return the longest sequence; generate makes a static cache as long as the longer of both.
+    model: ModelSpec,
+    deployment: Deployment,
+    arguments: Arguments,
+    wanted: Release,
+    notes: list[str],
+) -> tuple[int, int]:
+    """Return the longest sequence, and the slots of a static cache for it.
 
-    generation/utils.py of 5.24, _prepare_cache_for_generation.
+    generate makes it for max_length - 1 tokens, or for max_cache_len where that is more and the
+    release looks at it (generation/utils.py, generate and _prepare_cache_for_generation). With
+    max_cache_len alone it is a StaticCache that the user makes.
     """
     asked, cache = deployment.max_model_len, arguments.number("max_cache_len")
-    if asked and cache and asked != cache:
-        notes.append(
-            f"generate makes a static cache as long as the longer of max_cache_len"
-            f" {format_count(cache)} and the maximum {format_count(asked)}"
-        )
-    length = max((n for n in (asked, cache) if n), default=model.max_position_embeddings)
+    if cache and not asked:
+        return cache, cache
+    length = asked or model.max_position_embeddings
     if length is None:
         length = _DEFAULT_MAX_MODEL_LEN
         notes.append(f"the model names no maximum: {format_count(length)} tokens are taken")
-    return length
+    slots = max(1, length - 1)
+    if cache and not wanted.reads_max_cache_len:
+        notes.append(
+            f"generate of {wanted} never reads max_cache_len: its cache has"
+            f" {format_count(slots)} slots"
+        )
+    elif cache:
+        slots = max(slots, cache)
+        notes.append(
+            f"generate makes a static cache as long as the longer of max_cache_len"
+            f" {format_count(cache)} and the maximum {format_count(length)}, less the last token"
+        )
+        length = max(length, cache)
+    return length, slots
 
 
 def _page_size(deployment: Deployment, arguments: Arguments) -> int | None:

@@ -31,6 +31,11 @@ class Release(NamedTuple):
         return self.line >= LATENT_SINCE
 
     @property
+    def reads_max_cache_len(self) -> bool:
+        """`generate` makes a static cache of max_cache_len, where that is more (5.13 on)."""
+        return self.line >= (5, 13)
+
+    @property
     def keeps_states(self) -> bool:
         """Recurrent and convolution states are layers of the cache (LinearAttentionLayer)."""
         return self.line >= (5, 12)

@@ -199,8 +199,7 @@ def _came_later(name: str, wanted: Release) -> str | None:
 
 def _told_by_model(name: str, model: ModelSpec, card: Card, wanted: Release) -> str:
     """Return what the checkpoint, then the architecture, makes of a dtype: models/config.py."""
-    if name == "auto" and model.kv_cache_dtype is not None:
-        name = model.kv_cache_dtype
+    name = _told_by_checkpoint(name, model, wanted)
     if model.architecture == "GlmMoeDsaForCausalLM" and name == "auto":
         return "fp8_e4m3" if card.family == BLACKWELL else name
     if model.architecture == "DeepseekV32ForCausalLM":
@@ -209,6 +208,33 @@ def _told_by_model(name: str, model: ModelSpec, card: Card, wanted: Release) -> 
         first = name == "auto" and wanted.line == (0, 11) and wanted.patch < _V32_PLAIN
         if first or (name.startswith("fp8") and wanted.line <= (0, 17)):
             return "fp8_ds_mla"
+    return name
+
+
+_FOLLOWED_SINCE = {
+    ("modelopt", "fp8_e4m3"): (0, 14, 0),
+    ("modelopt", "nvfp4"): (0, 20, 0),
+    ("compressed-tensors", "fp8_e4m3"): (0, 15, 0),
+}
+"""Method and what it asks -> the first release whose `auto` is that: utils/torch_utils.py,
+get_kv_cache_quant_algo_string; attention layers' `kv_cache_scheme` (attention/layer.py)."""
+
+_ASKED_WINS = (0, 22)
+"""First line in which a dtype that is asked for wins over compressed-tensors' scheme."""
+
+
+def _told_by_checkpoint(name: str, model: ModelSpec, wanted: Release) -> str:
+    """Return what the checkpoint's quantisation makes of a dtype."""
+    asked, method = model.kv_cache_dtype, model.kv_cache_method or "modelopt"
+    if asked is None:
+        return name
+    since = _FOLLOWED_SINCE.get((method, asked), (0, 14, 0))
+    latent = any(cache.kind == "mla" for _, cache in model.caches())
+    by_layer = method == "compressed-tensors"  # latent attention's layer does not look at it
+    if wanted.number < since or (by_layer and latent):
+        return name
+    if name == "auto" or (by_layer and wanted.line < _ASKED_WINS):
+        return asked
     return name
 
 

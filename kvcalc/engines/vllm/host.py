@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.memory import HostPart, Term
+from kvcalc.core.memory import HostPart
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import Rank
-from kvcalc.core.units import cdiv, format_bytes, format_count, round_up
-from kvcalc.core.widths import is_multimodal, widths_of
+from kvcalc.core.units import format_bytes, format_count, round_up
+from kvcalc.core.widths import is_multimodal
 from kvcalc.engines.vllm.arguments import gib_of, limits_of, takes_no_input
 
-__all__ = ["host_parts", "left_on_card", "notes_on_arguments", "swap_part"]
+__all__ = ["host_parts", "notes_on_arguments", "swap_part"]
 
 _SWAP_SPACE = 4 * 2**30
 """GiB a GPU, unless told otherwise (V0's CacheConfig)."""
@@ -93,36 +92,8 @@ def notes_on_arguments(model: ModelSpec, deployment: Deployment) -> Iterator[str
     """Yield a line for what V1 passes over, and for a tower that gets no input."""
     if takes_no_input(limits_of(deployment)) and is_multimodal(model):
         yield (
-            "no images, video or audio are taken: the encoder is not profiled, and its weights are"
-            " counted as if they were loaded"
+            "no images, video or audio are taken: the encoder is not profiled, and vLLM 0.16 and"
+            " later do not load it"
         )
     if deployment.engine_args.get("swap_space") is not None:
         yield "swap_space plays no part: V1 computes a sequence anew that it has put aside"
-
-
-def left_on_card(term: Term, model: ModelSpec, deployment: Deployment, layers: int) -> Term:
-    """Return the weights that stay on a GPU beside those that cpu_offload_gb moves.
-
-    Parameters of the layers move, one after another, until so many bytes have: the last one goes
-    as a whole, and is part of one layer. The embedding and the head stay.
-
-    Args:
-        term: all weights of the GPU.
-        model: with its sizes.
-        deployment: as asked for.
-        layers: of the GPU.
-    """
-    limit = gib_of(deployment, "cpu_offload_gb")
-    if limit is None:
-        return term
-    widths = widths_of(model)
-    tables = 2 * widths.vocab.high * widths.hidden.high * element_bytes(model.dtype)
-    tables = min(term.low_bytes, cdiv(tables, deployment.tensor_parallel_size))
-    most = min(term.high_bytes, limit + cdiv(term.high_bytes, max(1, layers)))
-    least = min(limit, term.low_bytes - tables)
-    return Term(
-        name=term.name,
-        low_bytes=max(0, term.low_bytes - most),
-        high_bytes=term.high_bytes - least,
-        source=f"{term.source}; cpu_offload_gb moves {format_bytes(limit)} to the host",
-    )

@@ -31,6 +31,7 @@ def explain(
         settings: as resolved.
     """
     return [
+        *_asked(model, settings),
         *_dtype(layers, settings),
         *_block(layers, settings),
         *_states(layers, settings),
@@ -40,6 +41,15 @@ def explain(
         *_split(model, layers, ranks, settings),
         *_encoder(layers, settings),
     ]
+
+
+def _asked(model: ModelSpec, settings: Settings) -> Iterator[str]:
+    if model.kv_cache_dtype is not None and settings.kv_dtype == "auto":
+        yield (
+            f"the checkpoint asks for a KV cache in {model.kv_cache_dtype}"
+            f" ({model.kv_cache_method or 'modelopt'}), which vLLM {settings.release} does not"
+            f" follow here: it is kept in {model.dtype}"
+        )
 
 
 def _dtype(layers: Layers, settings: Settings) -> Iterator[str]:

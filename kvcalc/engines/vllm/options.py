@@ -7,6 +7,8 @@ from kvcalc.engines.vllm.version import Release
 __all__ = ["BACKEND_OPTION_SINCE", "SINCE", "numbers", "older_than"]
 
 SINCE = {
+    "language_model_only": "0.17.0",
+    "cpu_offload_gb": "0.5.3",
     "data_parallel_size": "0.8.5",
     "speculative_config": "0.8.5",
     "cudagraph_mode": "0.10.1",
@@ -18,7 +20,7 @@ SINCE = {
     "kv_offloading_backend": "0.11.2",
     "max_cudagraph_capture_size": "0.11.2",
     "prefill_context_parallel_size": "0.12.0",
-    "offload_group_size": "0.17.1",
+    "offload_group_size": "0.17.0",
     "kv_cache_dtype_skip_layers": "0.19.1",
     "max_num_active_seqs": "0.31.0",
     "use_heterogeneous_vocab": "0.25.0",

@@ -26,6 +26,7 @@ from kvcalc.engines.vllm.grouping import Grouping, group_layers
 from kvcalc.engines.vllm.host import host_parts, notes_on_arguments
 from kvcalc.engines.vllm.layers import Layers
 from kvcalc.engines.vllm.notes import explain
+from kvcalc.engines.vllm.offload import check_offload, note_on_offload
 from kvcalc.engines.vllm.platform import Platform
 from kvcalc.engines.vllm.release_notes import notes_of_release
 from kvcalc.engines.vllm.settings import Settings, resolve
@@ -83,6 +84,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
             f"vLLM keeps no KV cache for {model.name}: it is an encoder",
             hint="use --engine none to see what its layers are",
         )
+    check_offload(model, deployment, settings.release, len(grouping.groups))
     ranks = ranks_of(grouping, model.num_hidden_layers, settings)
     if settings.pp == 1:
         ranks = (msgspec.structs.replace(ranks[0], share=share),)
@@ -94,11 +96,13 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
     )
     notes.extend(notes_of_release(model, grouping, settings))
     notes.extend(notes_on_arguments(model, deployment))
+    notes.extend(filter(None, (note_on_offload(model, deployment, settings.release),)))
     return CachePlan(
         engine=platform.engine,
         engine_version=platform.version or str(settings.release),
         model=model.name,
         kv_cache_dtype=packed_dtype(layers.kv_dtype, model.dtype).name,
+        model_dtype=model.dtype,
         block_size=_block_size(grouping),
         ranks=ranks,
         split="one_pool",

@@ -22,6 +22,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank, Rows
 from kvcalc.core.rules import Grow, Slots
 from kvcalc.core.units import format_count, round_up
+from kvcalc.engines.vllm.arguments import gib_of
 from kvcalc.engines.vllm.dtypes import is_pooling
 from kvcalc.engines.vllm.host import host_parts, swap_part
 from kvcalc.engines.vllm.kernels import BLACKWELL
@@ -37,6 +38,8 @@ _FLASHMLA_SINCE = (0, 8, 0)
 _PADDED_HEAD = 256
 """Size of K and V to which MLA heads were padded before vLLM kept latents (0.7.1)."""
 _ALWAYS_V0 = ("BloomForCausalLM", "BartForConditionalGeneration", "MBartForConditionalGeneration")
+_OFFLOADS_ITSELF = (0, 8, 3)
+"""V1 has cpu_offload_gb; before, engine/arg_utils.py, _is_v1_supported_oracle, falls back to V0."""
 _DEFAULT_SEQS = 256
 _GRAPH_STEP = 8
 
@@ -58,6 +61,8 @@ def starts_v0(model: ModelSpec, deployment: Deployment, settings: Settings) -> b
         settings.card.family == BLACKWELL and at.number >= (0, 10, 0)
     )
     if settings.kv_dtype.startswith("fp8") and not reads_fp8:
+        return True
+    if at.number < _OFFLOADS_ITSELF and gib_of(deployment, "cpu_offload_gb") is not None:
         return True
     return at.line <= (0, 8) and (
         model.dtype == "float32"
@@ -111,6 +116,7 @@ def plan_v0(
         engine_version=str(settings.release._replace(engine="v0")),
         model=model.name,
         kv_cache_dtype=kv_dtype(settings.kv_dtype, model.dtype).name,
+        model_dtype=model.dtype,
         block_size=block,
         ranks=ranks,
         split="one_pool",

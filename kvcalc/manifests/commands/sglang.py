@@ -9,7 +9,7 @@ import re
 
 from kvcalc.engines.sglang.arguments import full_name
 from kvcalc.engines.sglang.dtypes import KV_WORDS
-from kvcalc.engines.sglang.flags import REFUSED
+from kvcalc.engines.sglang.flags import ON_HOST, REFUSED
 from kvcalc.manifests.commands.flags import names
 from kvcalc.manifests.commands.numbers import decimal, iec_or_si, whole
 from kvcalc.manifests.commands.options import Given, split
@@ -120,6 +120,7 @@ _RULES: dict[str, Rule] = {
     **each(("nnodes", "node_rank"), lambda name: number(name, "other", whole, 0)),
     **each(_SHOWN, lambda name: text(name, "other")),
 }
+_NOTHING = ("0", "0.0")
 _QUIET = names("quantization ep_size speculative_draft_model_path speculative_draft_model config")
 """Refused as engine_args, and read here in another way."""
 
@@ -178,6 +179,7 @@ def _option(reading: Reading, given: Given) -> None:
     if rule is None and not any(word.unresolved for word in words):
         switched = GRAMMAR.flags[given.written][0].takes in ("switch", "pair")
         value = given.on if switched else ",".join(word.text.strip() for word in words)
-        reading.put(name, value, "other", given.written, given.word)
-    if given.word.text not in ("0", "0.0"):
+        used = name in ON_HOST and given.word.text not in _NOTHING
+        reading.put(name, value, "arg" if used else "other", given.written, given.word)
+    if given.word.text not in _NOTHING:
         reading.not_modelled(given.written, given.word, REFUSED[name] or "it is not counted")

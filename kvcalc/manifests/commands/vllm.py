@@ -16,7 +16,7 @@ from kvcalc.manifests.commands.rules import model
 from kvcalc.manifests.commands.speculative import propose
 from kvcalc.manifests.commands.vllm_env import environment
 from kvcalc.manifests.commands.vllm_flags import DYNAMO, GRAMMAR, HUGGINGFACE
-from kvcalc.manifests.commands.vllm_rules import NOT_MODELLED, RULES, SINCE
+from kvcalc.manifests.commands.vllm_rules import NOT_MODELLED, ON_HOST, RULES, SINCE
 from kvcalc.manifests.commands.yaml_words import with_config
 from kvcalc.manifests.found import Word
 
@@ -100,6 +100,8 @@ def _bears_on(reading: Reading, given: Given) -> None:
     nothing = (*_NOTHING, "1") if given.name.endswith("parallel_size") else _NOTHING
     if why is not None and given.on and given.word.text not in nothing:
         reading.not_modelled(given.written, given.word, why)
+        if given.name in ON_HOST:
+            reading.put(given.name, given.word.text, "arg", given.written, given.word)
 
 
 def _alone(reading: Reading, start: Start, alone: list[Word], passed: list[Word]) -> None:

@@ -26,7 +26,7 @@ from kvcalc.manifests.commands.rules import (
 )
 from kvcalc.models.documents import Plain
 
-__all__ = ["DTYPES", "NOT_MODELLED", "RULES", "SINCE"]
+__all__ = ["DTYPES", "NOT_MODELLED", "ON_HOST", "RULES", "SINCE"]
 
 
 def _length(reading: Reading, given: Given) -> None:
@@ -179,9 +179,12 @@ RULES: dict[str, Rule] = {
 }
 """Option -> what becomes of it; the others decide nothing that is read here."""
 
+ON_HOST = ("offload_group_size", "cpu_offload_params")
+"""Options that move weights to the host, so that what is left for the cache is not known."""
+
 NOT_MODELLED = {
     "prefill_context_parallel_size": "ranks that share a prefill are not modelled",
-    "offload_group_size": "weights on the host are counted as if they lay on the card",
+    **dict.fromkeys(ON_HOST, "which weights leave the GPU is not known"),
     "hf_overrides": "changes of the model's config are not looked at",
     "rope_scaling": "a longer maximum by scaling is not looked at",
     "disable_sliding_window": "windows are counted as the model has them",

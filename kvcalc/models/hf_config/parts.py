@@ -296,21 +296,70 @@ def model_dtype(f: Fields, outer: Fields, *, default: str = "bfloat16") -> str:
     return name
 
 
-def kv_scheme(outer: Fields) -> str | None:
-    """Return the KV cache dtype that the checkpoint's quantisation asks for; None for none.
+class CacheAsked(NamedTuple):
+    """What a checkpoint's quantisation asks its KV cache to be, and the method that asks it."""
 
-    vLLM 0.33 (measured): modelopt and compressed-tensors with a scheme of 8 bits and type float
-    resolve `auto` to fp8; a null scheme, weights-only quantisation and a free-form text do not.
+    dtype: str | None = None
+    method: str | None = None
+
+
+_KV_ALGORITHMS = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
+_FP8_BITS, _NVFP4_BITS = 8, 4
+
+
+def kv_scheme(outer: Fields, text: Fields) -> CacheAsked:
+    """Return what the checkpoint's quantisation asks the KV cache to be; nothing for none.
+
+    modelopt, in any spelling, by a scheme (of 8 bits only where it is not dynamic) or by the name
+    of an algorithm, both also within `quantization` (vLLM 0.33 utils/torch_utils.py,
+    get_kv_cache_quant_algo_string); compressed-tensors by a scheme of floats of 8 bits, dynamic or
+    not (layers/attention/attention.py). Others ask nothing.
     """
     section = outer.section("quantization_config", "compression_config")
+    section = section or text.section("quantization_config")
     if section is None:
-        return None
+        return CacheAsked()
     method = section.get("quant_method")
-    scheme = section.get("kv_cache_scheme")
-    if not isinstance(scheme, dict) or method not in ("modelopt", "compressed-tensors"):
+    if not isinstance(method, str):
+        return CacheAsked()
+    if method.startswith("modelopt"):
+        inner = section.get("quantization")
+        places = (inner if isinstance(inner, dict) else {}, section)
+        asked = next(
+            (
+                value
+                for name in ("kv_cache_scheme", "kv_cache_quant_algo")
+                for place in places
+                if (value := place.get(name))
+            ),
+            None,
+        )
+        dtype = _of_modelopt(asked)
+    elif method == "compressed-tensors":
+        asked = section.get("kv_cache_scheme")
+        is_fp8 = isinstance(asked, dict) and _kind(asked) == (_FP8_BITS, "float")
+        dtype = "fp8_e4m3" if is_fp8 else None
+    else:
+        return CacheAsked()
+    if dtype is not None:
+        by = "modelopt" if method.startswith("modelopt") else method
+        name = dtype.removesuffix("_e4m3")
+        outer.notes.append(f"the checkpoint asks for an {name} KV cache ({by})")
+        return CacheAsked(dtype, by)
+    if asked:
+        outer.notes.append(f"the checkpoint's KV cache scheme is not followed: {shown(str(asked))}")
+    return CacheAsked()
+
+
+def _of_modelopt(asked: object) -> str | None:
+    if isinstance(asked, str):
+        return _KV_ALGORITHMS.get(asked.lower())
+    if not isinstance(asked, dict):
         return None
-    if scheme.get("num_bits") == 8 and scheme.get("type") == "float":  # noqa: PLR2004 - bits of fp8
-        outer.notes.append("the checkpoint asks for an fp8 KV cache, which auto follows")
+    if _kind(asked) == (_FP8_BITS, "float") and asked.get("dynamic") is False:
         return "fp8_e4m3"
-    outer.notes.append(f"the checkpoint's KV cache scheme is not followed: {shown(str(scheme))}")
-    return None
+    return "nvfp4" if _kind(asked) == (_NVFP4_BITS, "float") else None
+
+
+def _kind(scheme: Mapping[str, object]) -> tuple[object, object]:
+    return scheme.get("num_bits"), scheme.get("type")

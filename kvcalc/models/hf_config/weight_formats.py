@@ -8,13 +8,14 @@ from typing import Any
 
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.size import KeptPart
-from kvcalc.core.weight_dtypes import QUANTISED, WIDTHS
+from kvcalc.core.weight_dtypes import QUANTISED, UNKNOWN_FORMAT, WIDTHS
 from kvcalc.models.hf_config.fields import Fields
 
-__all__ = ["stored", "weight_block"]
+__all__ = ["format_of_section", "stored", "weight_block"]
 
 _FP8_BITS = 8
 
+_MLX_GROUPS = (32, 64, 128)
 _MX_GROUP = 32  # elements that share a scale in the formats called mx
 _KEPT: tuple[tuple[KeptPart, re.Pattern[str]], ...] = (
     ("attention", re.compile(r"\battn\b|self_attn(?:\W*$|\W*[qkvo]\w*_proj)")),
@@ -36,7 +37,7 @@ def stored(outer: Fields, text: Fields, layers: Sequence[LayerRun]) -> _Stored:
         dtype = text.quietly("dtype", "torch_dtype") or outer.quietly("dtype", "torch_dtype")
         name = dtype.removeprefix("torch.") if isinstance(dtype, str) else None
         return (name if name in WIDTHS else None), expert, None
-    narrow, wide = _scheme(section), _wide(section)
+    narrow, wide = format_of_section(section), _wide(section)
     if wide is not None and narrow != wide:
         # The narrow format is that of the experts; what it leaves is in the wide one.
         return wide, narrow, ()
@@ -52,8 +53,10 @@ def weight_block(outer: Fields, text: Fields) -> int | None:
 
 
 def _of_both(outer: Fields, text: Fields) -> Mapping[str, Any]:
-    section = _section(outer.quietly("quantization_config", "compression_config"))
-    return section or _section(text.quietly("quantization_config"))
+    section = _section(outer.quietly("quantization_config", "compression_config", "quantization"))
+    section = section or _section(text.quietly("quantization_config", "quantization"))
+    inner = _section(section.get("quantization"))
+    return {**section, **inner} if inner else section
 
 
 def _wide(section: Mapping[str, Any]) -> str | None:
@@ -65,25 +68,102 @@ def _wide(section: Mapping[str, Any]) -> str | None:
     return "fp8" if _FP8_BITS in bits or section.get("quant_method") == "fp8" else None
 
 
-def _scheme(section: Mapping[str, Any]) -> str | None:
-    """Return the scheme of a quantisation in one word, as `core.weight_dtypes` knows them."""
+def format_of_section(section: Mapping[str, Any]) -> str | None:
+    """Return the format that a `quantization_config` says, as `core.weight_dtypes` knows it.
+
+    UNKNOWN_FORMAT for a method whose bits it does not say; None where there is no method.
+    """
     method, algorithm = section.get("quant_method"), section.get("quant_algo")
-    if method in ("modelopt", "compressed-tensors") or algorithm == "MIXED_PRECISION":
-        return _grouped(section, algorithm)
-    if method == "bitsandbytes":
-        return "bnb-4bit" if section.get("load_in_4bit") else "int8"
-    if method in ("awq", "gptq", "gptq_marlin"):
+    method = method.lower() if isinstance(method, str) else None
+    if method is None and algorithm is None:
+        return _of_mlx(section)
+    if method == "compressed-tensors" or algorithm is not None or _is_modelopt(method):
+        found = _grouped(section, algorithm)
+    elif method == "bitsandbytes":
+        four = section.get("load_in_4bit", section.get("_load_in_4bit"))
+        found = "bnb-4bit" if four else "int8"
+    elif method == "quark":
+        found = _of_quark(section)
+    elif method in ("exl2", "exl3"):
         bits = section.get("bits")
-        return _integers(bits, section.get("group_size")) if type(bits) is int else None
-    return method if method in ("fp8", "mxfp4") else None
+        found = f"{bits:g}bpw" if isinstance(bits, (int, float)) else None
+    elif (bits := _bits(section)) is not None:
+        found = _integers(bits, section.get("group_size", section.get("q_group_size")))
+    else:
+        found = _METHODS.get(method or "")
+    return found or UNKNOWN_FORMAT
+
+
+_METHODS = {
+    **{name: name for name in ("fp8", "mxfp4", "mxfp8", "nvfp4", "awq", "gptq")},
+    **dict.fromkeys(("fbgemm_fp8", "ptpc_fp8", "w8a8_fp8"), "fp8"),
+    **dict.fromkeys(("w8a8_int8", "eetq", "int8"), "int8"),
+    "modelopt_fp4": "nvfp4",
+    "awq_marlin": "awq",
+    "gptq_marlin": "gptq",
+    "gpt_oss_mxfp4": "mxfp4",
+}
+"""Methods that have one format, or whose config leaves the bits out."""
+
+_ALGORITHMS = (
+    ("W4A8_AWQ", "int4"),
+    ("W4A16_AWQ", "awq"),
+    ("AWQ", "awq"),
+    ("MIXED_PRECISION", "nvfp4"),
+    ("NVFP4", "nvfp4"),
+    ("MXFP4", "mxfp4"),
+    ("MXFP8", "mxfp8"),
+    ("FP8", "fp8"),
+    ("W8A8", "int8"),
+    ("W8A16", "int8-grouped"),
+    ("W4A16", "int4"),
+)
+"""What ModelOpt calls its algorithms begins or holds so; the first that fits counts."""
+
+
+def _is_modelopt(method: str | None) -> bool:
+    return method is not None and method.startswith("modelopt")
+
+
+def _bits(section: Mapping[str, Any]) -> int | None:
+    """Return the bits that a config of whole numbers says, in any of its spellings."""
+    for name in ("bits", "w_bit", "weight_bits", "nbits"):
+        if type(section.get(name)) is int:
+            return int(section[name])
+    inner = _section(section.get("quant_config"))
+    inner = _section(inner.get("weight_quant_params")) or inner
+    return _bits(inner) if inner else None
+
+
+def _of_mlx(section: Mapping[str, Any]) -> str | None:
+    """Return MLX's format: its configs have bits, a group and perhaps a mode, and no method."""
+    mode, bits = section.get("mode"), section.get("bits")
+    if mode in ("mxfp4", "mxfp8", "nvfp4"):
+        return str(mode)
+    if type(bits) is not int:
+        return None
+    name, group = f"mlx-{bits}bit", section.get("group_size")
+    by_layer = any(isinstance(value, dict) for value in section.values())
+    exact = type(group) is int and group in _MLX_GROUPS and not by_layer
+    known = name in QUANTISED
+    return UNKNOWN_FORMAT if not known else f"{name}-g{group}" if exact else name
+
+
+def _of_quark(section: Mapping[str, Any]) -> str | None:
+    weight = _section(section.get("global_quant_config")).get("weight")
+    weight = weight[0] if isinstance(weight, list) and weight else weight
+    dtype = str(_section(weight).get("dtype", "")).lower()
+    names = (("fp8", "fp8"), ("fp4", "mxfp4"), ("int4", "int4"), ("int8", "int8"))
+    return next((name for word, name in names if word in dtype), None)
 
 
 def _grouped(section: Mapping[str, Any], algorithm: Any) -> str | None:
     """Return the narrowest format of the groups of modules, which is that of most weights."""
     found = _groups(section)
     if not found:
-        words = {"FP8": "fp8", "NVFP4": "nvfp4", "MIXED_PRECISION": "nvfp4"}
-        return words.get(algorithm) if isinstance(algorithm, str) else None
+        word = algorithm.upper() if isinstance(algorithm, str) else ""
+        named = next((name for part, name in _ALGORITHMS if part in word), None)
+        return named or _METHODS.get(str(section.get("quant_method")).lower())
     bits, kind, together = min(found)
     if (bits, kind) == (4, "float"):
         return "mxfp4" if together == _MX_GROUP else "nvfp4"
@@ -92,9 +172,11 @@ def _grouped(section: Mapping[str, Any], algorithm: Any) -> str | None:
 
 def _integers(bits: int, together: object) -> str | None:
     """Return the format of whole numbers whose scale is of a group of so many."""
-    name = {4: "int4", 8: "int8"}.get(bits)
-    grouped = f"{name}-g{together}"
-    return grouped if grouped in QUANTISED else name
+    grouped = type(together) is int and together > 0
+    names = {8: "int8-grouped" if grouped else "int8"}
+    name = names.get(bits, f"int{bits}")
+    exact = f"{name}-g{together}"
+    return exact if exact in QUANTISED else name if name in QUANTISED else None
 
 
 def _groups(section: Mapping[str, Any]) -> list[tuple[int, str, int]]:

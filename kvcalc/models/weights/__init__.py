@@ -1,9 +1,9 @@
 """Exact weight bytes from safetensors headers; no tensor's data is read."""
 
-from kvcalc.models.weights.files import read_safetensors
+from kvcalc.models.weights.files import read_safetensors, stated_bytes
 from kvcalc.models.weights.header import Tensor, read_header
 from kvcalc.models.weights.index import ShardIndex, read_index
-from kvcalc.models.weights.sizes import with_weights
+from kvcalc.models.weights.sizes import with_stated, with_weights
 from kvcalc.models.weights.summary import Weights, gather, summarise
 
 __all__ = [
@@ -14,6 +14,8 @@ __all__ = [
     "read_header",
     "read_index",
     "read_safetensors",
+    "stated_bytes",
     "summarise",
+    "with_stated",
     "with_weights",
 ]

@@ -7,18 +7,21 @@ import re
 from pathlib import Path
 
 from kvcalc.core.errors import InputError
+from kvcalc.models.json_documents import read_json_file
 from kvcalc.models.text import printable, shown
 from kvcalc.models.weights.header import Tensor, read_header
 from kvcalc.models.weights.index import (
     INDEX_NAME,
     MAX_INDEX_BYTES,
+    MAX_TENSORS,
     SINGLE_NAME,
     ShardIndex,
     read_index,
+    total_size,
 )
 from kvcalc.models.weights.summary import Weights, gather, summarise
 
-__all__ = ["read_safetensors"]
+__all__ = ["read_safetensors", "stated_bytes"]
 
 _ENDING = ".safetensors"
 _PART = re.compile(r"(?P<name>.*)-(?P<number>\d{5,6})-of-(?P<count>\d{5,6})\.safetensors", re.ASCII)
@@ -48,6 +51,32 @@ def read_safetensors(path: str | os.PathLike[str]) -> Weights:
         hint = "give the folder, or the index of the shards"
         raise InputError(message, hint=hint, where=printable(given))
     return summarise(_read_file(given), shards=1)
+
+
+_INDEXES = (INDEX_NAME, "pytorch_model.bin.index.json")
+
+
+def stated_bytes(folder: str | os.PathLike[str]) -> tuple[int, str] | None:
+    """Return what an index in a folder says that all tensors take, and its name; None for nothing.
+
+    For a folder whose shards are not there, or are no safetensors files.
+
+    Raises:
+        InputError: an index that cannot be read.
+    """
+    for name in _INDEXES:
+        path = os.path.join(os.fspath(folder), name)
+        if os.path.isfile(path):
+            total = _index(path).total_size if name == INDEX_NAME else _total_of(path)
+            if total:
+                return total, name
+    return None
+
+
+def _total_of(path: str) -> int | None:
+    """Return the total of an index whose files are not safetensors'."""
+    value = read_json_file(path, max_characters=MAX_INDEX_BYTES, max_values=MAX_TENSORS)
+    return total_size(value.get("metadata"))[0]
 
 
 def _read_folder(folder: str) -> Weights:

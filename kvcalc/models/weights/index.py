@@ -11,7 +11,15 @@ from kvcalc.core.values import Value
 from kvcalc.models.json_documents import decode_json, read_json
 from kvcalc.models.text import shown
 
-__all__ = ["INDEX_NAME", "MAX_INDEX_BYTES", "SINGLE_NAME", "ShardIndex", "read_index"]
+__all__ = [
+    "INDEX_NAME",
+    "MAX_INDEX_BYTES",
+    "MAX_TENSORS",
+    "SINGLE_NAME",
+    "ShardIndex",
+    "read_index",
+    "total_size",
+]
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -19,7 +27,7 @@ SINGLE_NAME = "model.safetensors"
 MAX_INDEX_BYTES = 2**26
 """The index of a checkpoint with two hundred thousand tensors has some 25 MB."""
 
-_MAX_TENSORS = 2_000_000
+MAX_TENSORS = 2_000_000
 _MAX_SHARDS = 10_000
 # A plain name beside the index, on every system: no folder, no drive, nothing hidden.
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.safetensors")
@@ -58,14 +66,14 @@ def read_index(data: bytes, where: str) -> ShardIndex:
         InputError: not JSON, no `weight_map` from tensors to plain file names, or no tensors.
     """
     text = decode_json(data, where, max_bytes=MAX_INDEX_BYTES)
-    value = read_json(text, where, max_characters=MAX_INDEX_BYTES, max_values=_MAX_TENSORS)
+    value = read_json(text, where, max_characters=MAX_INDEX_BYTES, max_values=MAX_TENSORS)
     weight_map = value.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         message = "there is no weight_map from tensors to files"
         raise InputError(message, hint="give the *.safetensors.index.json file", where=where)
     _check_shards(weight_map.values(), where)
-    total_size, notes = _total_size(value.get("metadata"))
-    return ShardIndex(weight_map=weight_map, total_size=total_size, notes=notes)
+    total, notes = total_size(value.get("metadata"))
+    return ShardIndex(weight_map=weight_map, total_size=total, notes=notes)
 
 
 def _check_shards(files: Iterable[object], where: str) -> None:
@@ -79,7 +87,7 @@ def _check_shards(files: Iterable[object], where: str) -> None:
         raise InputError(f"more than {_MAX_SHARDS} shards", hint=_HINT, where=where)
 
 
-def _total_size(metadata: Any) -> tuple[int | None, tuple[str, ...]]:
+def total_size(metadata: Any) -> tuple[int | None, tuple[str, ...]]:
     """Return what the metadata says; some tools wrote it as a float."""
     stated = metadata.get("total_size") if isinstance(metadata, dict) else None
     if stated is None:

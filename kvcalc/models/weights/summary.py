@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
@@ -25,6 +26,12 @@ __all__ = ["Weights", "gather", "summarise"]
 
 _WHOLE = ("norm", "router")
 _MATRIX = 2
+_PLAIN = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_OF_QUANTISATION = re.compile(
+    r"(?:^|[._])(?:scales?|scale_inv|scale_2|scale_ub|scaling_factor|zeros?|qzeros|absmax|quant_map"
+    r"|quant_state|g_idx|biases)(?:$|[._])|weight_shape$|\.SCB$"
+)
+"""Names of what a quantised matrix is read with: no engine casts it to the model dtype."""
 
 
 class Weights(Value, frozen=True, kw_only=True):
@@ -164,14 +171,17 @@ class _Parts:
     def __init__(self, names: list[str]) -> None:
         self._drafts = draft_layers(names)
         self._two_stacks = has_two_stacks(names)
-        self._sums: dict[tuple[TensorClass, int | None, int], list[int]] = {}
+        self._sums: dict[tuple[TensorClass, int | None, int, str], list[int]] = {}
 
     def add(self, tensor: Tensor) -> tuple[TensorClass, int | None]:
         """Count a tensor and return its class and decoder layer."""
         kind, layer = self._place(tensor.name)
         table = kind in ("embedding", "lm_head") and len(tensor.shape) == _MATRIX
         rows = tensor.shape[0] if table else 0
-        sums = self._sums.setdefault((kind, layer, rows), [0, 0])
+        stored = _PLAIN.get(tensor.dtype, "")
+        if stored and _OF_QUANTISATION.search(tensor.name):
+            stored = ""
+        sums = self._sums.setdefault((kind, layer, rows, stored), [0, 0])
         divided = len(tensor.shape) >= _MATRIX and kind not in _WHOLE
         sums[0 if divided else 1] += tensor.bytes
         return kind, layer
@@ -190,13 +200,20 @@ class _Parts:
         """Return the parts in order of layers, those outside of them first."""
         order = sorted(self._sums.items(), key=_place_of)
         return tuple(
-            WeightPart(kind=kind, layer=layer, rows=rows, divided_bytes=divided, whole_bytes=whole)
-            for (kind, layer, rows), (divided, whole) in order
+            WeightPart(
+                kind=kind,
+                layer=layer,
+                rows=rows,
+                stored=stored,
+                divided_bytes=divided,
+                whole_bytes=whole,
+            )
+            for (kind, layer, rows, stored), (divided, whole) in order
         )
 
 
 def _place_of(
-    item: tuple[tuple[TensorClass, int | None, int], list[int]],
-) -> tuple[int, int, int]:
-    (kind, layer, rows), _ = item
-    return -1 if layer is None else layer, CLASSES.index(kind), rows
+    item: tuple[tuple[TensorClass, int | None, int, str], list[int]],
+) -> tuple[int, int, int, str]:
+    (kind, layer, rows, stored), _ = item
+    return -1 if layer is None else layer, CLASSES.index(kind), rows, stored

@@ -158,14 +158,47 @@ def test_quantised_needs_full_attention_alone() -> None:
 
 
 def test_a_static_cache_is_reserved_whole() -> None:
-    """2,000 of 4,096 tokens: the rest is reservation; 8 B a layer count the tokens."""
+    """2,000 of 4,095 slots: the rest is reservation; 8 B a layer count the tokens."""
     found = _plan(LLAMA, cache_implementation="static")
 
-    assert found.bytes_held(1) == 4096 * 8_192
-    assert found.wastes(2000).reservation_bytes == 2096 * 8_192
+    assert found.bytes_held(1) == found.bytes_held(4096) == 4095 * 8_192
+    assert found.wastes(2000).reservation_bytes == 2095 * 8_192
     assert found.rank.fixed_bytes == 16
     longer = _plan(LLAMA, cache_implementation="static", max_cache_len=8000)
     assert longer.max_model_len == 8000
+
+
+@pytest.mark.parametrize(
+    ("version", "longest", "cache", "slots"),
+    [
+        ("5.24.0", 48, None, 47),  # generate of all releases: max_length - 1
+        ("5.10.1", 48, None, 47),
+        ("4.57.1", 48, None, 47),
+        ("5.24.0", 48, 100, 100),
+        ("5.13.0", 48, 100, 100),
+        ("5.24.0", 48, 40, 47),
+        ("5.12.0", 48, 100, 47),  # generate does not look at max_cache_len yet
+        ("5.10.1", 48, 100, 47),
+        ("5.10.1", None, 100, 100),  # a StaticCache of one's own
+    ],
+)
+def test_slots_of_a_static_cache(
+    version: str, longest: int | None, cache: int | None, slots: int
+) -> None:
+    """generation/utils.py, generate: the last token of the longest sequence is never read."""
+    args = {"cache_implementation": "static", "max_cache_len": cache}
+    deployment = Deployment(
+        engine="transformers",
+        engine_version=version,
+        max_model_len=longest,
+        engine_args={name: value for name, value in args.items() if value is not None},
+    )
+    found = plan(LLAMA, deployment)
+    ignored = any("never reads max_cache_len" in note for note in found.notes)
+
+    assert found.bytes_held(1) == slots * 8_192
+    assert found.bytes_needed(longest or 1) == slots * 8_192
+    assert ignored == (cache is not None and longest is not None and version < "5.13")
 
 
 def test_offloaded_layers_are_on_the_gpu_two_at_a_time() -> None:

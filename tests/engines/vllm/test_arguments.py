@@ -20,6 +20,7 @@ from kvcalc.sizing import Question, answer
 
 _GIB = 2**30
 LLAMA = load_model("llama-3.1-8b")
+OSS = load_model("gpt-oss-20b")
 TOWER = load_model("qwen3.5-27b")
 H100 = load_gpu("h100-80gb")
 
@@ -100,6 +101,52 @@ class TestWeights:
         without = answer(Question(LLAMA, deployed()))
         found = answer(Question(LLAMA, deployed(cpu_offload_gb=4)))
         assert found.low.kv_cache_tokens > without.low.kv_cache_tokens + 30_000
+
+    @pytest.mark.parametrize(
+        ("version", "moved"),
+        [
+            ("0.33.0", True), ("0.28.0", True), ("0.27.1", False), ("0.25.1", False),
+            ("0.23.0", False), ("0.22.1", True), ("0.20.0", True), ("0.9.2", True),
+        ],
+    )  # fmt: skip
+    def test_a_runner_that_does_not_read_it(self, version: str, moved: bool) -> None:
+        """vllm-project/vllm#51396; config/vllm.py, DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES."""
+        found = answer(Question(LLAMA, deployed(version, cpu_offload_gb=8)))
+        (term,) = (t for t in found.budget[0].terms if t.name == "weights")
+        assert (term.high_bytes < weights_on_rank(LLAMA).low_bytes) is moved
+        notes = planned(version, cpu_offload_gb=8).notes
+        assert any("has no effect" in line for line in notes) is not moved
+
+    def test_v0_copies_a_layer_back(self) -> None:
+        """0.8.2 falls back to V0, whose forward copies a layer's parameters to the GPU."""
+        high = {}
+        for version in ("0.8.2", "0.8.3"):
+            (budget,) = answer(Question(LLAMA, deployed(version, cpu_offload_gb=8))).budget
+            (high[version],) = (t.high_bytes for t in budget.terms if t.name == "weights")
+        layer = weights_on_rank(LLAMA).high_bytes / LLAMA.num_hidden_layers
+        assert high["0.8.2"] - high["0.8.3"] == pytest.approx(layer, rel=0.01)
+
+    @pytest.mark.parametrize(("version", "kept"), [("0.16.0", True), ("0.17.0", False)])
+    def test_repacked_weights_stay(self, version: str, kept: bool) -> None:
+        """0.17 model_loader/utils.py, device_loading_context, moves anew what a kernel made."""
+        question = Question(LLAMA, deployed(version, cpu_offload_gb=2), quantization="awq")
+        (term,) = (t for t in answer(question).budget[0].terms if t.name == "weights")
+        whole = weights_on_rank(LLAMA, quantization="awq")
+        assert (term.high_bytes >= whole.low_bytes) is kept
+        assert term.low_bytes < whole.low_bytes - 2 * _GIB
+
+    @pytest.mark.parametrize("version", ["0.10.1", "0.19.1"])
+    def test_groups_of_blocks_are_refused(self, version: str) -> None:
+        """gpu_model_runner.py, may_reinitialize_input_batch, until the assertion left in 0.20."""
+        with pytest.raises(UnsupportedError, match="2 groups of blocks") as found:
+            planned(version, model=OSS, cpu_offload_gb=4)
+        assert found.value.code == "cpu-offload-groups"
+        assert planned(version, model=OSS)
+        assert planned("0.20.0", model=OSS, cpu_offload_gb=4)
+
+    def test_a_release_without_it(self) -> None:
+        with pytest.raises(UnsupportedError, match=r"0\.5\.2 has no cpu_offload_gb"):
+            planned("0.5.2", cpu_offload_gb=4)
 
     def test_nothing_is_nothing(self) -> None:
         assert answer(Question(LLAMA, deployed(cpu_offload_gb=0))) == answer(

@@ -11,7 +11,8 @@ from kvcalc.models.hf_config import read_config
 
 from .builders import SMALL, read
 
-FLOAT8 = {"num_bits": 8, "type": "float"}
+FLOAT8 = {"num_bits": 8, "type": "float", "dynamic": False}
+FLOAT4 = {"num_bits": 4, "type": "float"}
 
 
 @pytest.mark.parametrize(
@@ -55,20 +56,53 @@ def test_an_unknown_dtype_is_refused() -> None:
     ("quantization", "expected"),
     [
         ({"quant_method": "modelopt", "kv_cache_scheme": FLOAT8}, "fp8_e4m3"),
-        ({"quant_method": "compressed-tensors", "kv_cache_scheme": FLOAT8}, "fp8_e4m3"),
+        ({"quant_method": "modelopt_fp4", "kv_cache_scheme": FLOAT8}, "fp8_e4m3"),
+        ({"quant_method": "modelopt", "kv_cache_scheme": {**FLOAT8, "dynamic": True}}, None),
+        ({"quant_method": "modelopt", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, None),
+        ({"quant_method": "modelopt", "kv_cache_scheme": FLOAT4}, "nvfp4"),
         ({"quant_method": "modelopt", "kv_cache_scheme": None}, None),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}, "fp8_e4m3"),
+        ({"quant_method": "modelopt_mixed", "kv_cache_quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": "INT8"}, None),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": None}, None),
+        (
+            {"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "FP8"}},
+            "fp8_e4m3",
+        ),
+        (
+            {"quant_method": "modelopt", "quantization": {"kv_cache_scheme": FLOAT8}},
+            "fp8_e4m3",
+        ),
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": FLOAT8}, "fp8_e4m3"),
+        (
+            {"quant_method": "compressed-tensors", "kv_cache_scheme": {**FLOAT8, "dynamic": True}},
+            "fp8_e4m3",
+        ),
+        ({"quant_method": "compressed-tensors", "kv_cache_quant_algo": "FP8"}, None),
         ({"kv_cache_scheme": "FP8"}, None),
         ({"quant_method": "fp8"}, None),
+        ({"quant_method": "fp8", "kv_cache_quant_algo": "FP8"}, None),
         ({"quant_method": "gptq", "kv_cache_scheme": FLOAT8}, None),
     ],
 )
 def test_the_cache_dtype_of_the_checkpoint(
     quantization: dict[str, Any], expected: str | None
 ) -> None:
-    """Followed where vLLM follows it."""
+    """Followed where vLLM 0.33 follows it: get_kv_cache_quant_algo_string, attention layers."""
     model = read("LlamaForCausalLM", quantization_config=quantization)
+    method = str(quantization.get("quant_method")).partition("_")[0]
 
     assert model.kv_cache_dtype == expected
+    assert model.kv_cache_method == (method if expected else None)
+
+
+def test_a_quantisation_in_the_text_part_counts() -> None:
+    """The language model's own section, where the whole config has none."""
+    part = {k: v for k, v in SMALL.items() if k != "torch_dtype"} | {"model_type": "llama"}
+    part["quantization_config"] = {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}
+    config = {"architectures": ["LlavaForConditionalGeneration"], "text_config": part}
+
+    assert read_config(config, "config.json", "x").kv_cache_dtype == "fp8_e4m3"
 
 
 def test_a_scheme_that_is_not_followed_is_said() -> None:

@@ -204,7 +204,8 @@ def whole(architecture: str) -> Config:
     """Return the small config of an architecture as a file would have it."""
     small = copy.deepcopy(SMALL[ARCHITECTURES[architecture]])
     model_type = model_type_of(architecture)
-    quantization = {"quant_method": "modelopt", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+    scheme = {"num_bits": 8, "type": "float", "dynamic": False}
+    quantization = {"quant_method": "modelopt", "kv_cache_scheme": scheme}
     return {
         "architectures": [architecture],
         **({"model_type": model_type} if model_type else {}),
