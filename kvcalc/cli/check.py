@@ -44,6 +44,7 @@ _ASKED = (
          help="Exit 1 for warnings, too, but for those of the baseline."),
     flag("fail_on_skip", "--fail-on-skip", panel=_A,
          help="Exit 1 for what could not be asked, too: no card, no model that is known."),
+    flag("strict", "--strict", panel=_A, help="Both: exit 1 for warnings and for skips."),
     flag("no_fail", "--no-fail", panel=_A,
          help="Exit 0 though checks fail; 2 stays for what cannot be read."),
 )  # fmt: skip
@@ -87,7 +88,11 @@ def run(values: Values) -> None:
         from kvcalc.checks.baseline import against, read_baseline
 
         found = against(found, read_baseline(values["baseline"]))
-    found = found.strict(fail_on_warn=values["fail_on_warn"], fail_on_skip=values["fail_on_skip"])
+    strict = values["strict"]
+    found = found.strict(
+        fail_on_warn=strict or values["fail_on_warn"],
+        fail_on_skip=strict or values["fail_on_skip"],
+    )
     emit("check", values, _echo(values), found.results, (), shown=_shown(found))
     code = found.exit_code(no_fail=values["no_fail"])
     if code:

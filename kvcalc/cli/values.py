@@ -29,6 +29,7 @@ class Values(dict[str, Any]):
         origins: where each value came from.
         places: how errors name each value's place: `--max`, `KVCALC_MAX` or `kvcalc.yaml:2`.
         behind: words behind `--`, of the command that takes another one there.
+        warnings: what may make the answer wrong, as it was found while the values were read.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Values(dict[str, Any]):
         self.origins = dict(origins or {})
         self.places = dict(places or {})
         self.behind = behind
+        self.warnings: list[str] = []
 
     def typed(self, *names: str) -> bool:
         """Whether any of these parameters was given on the command line."""

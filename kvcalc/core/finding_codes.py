@@ -41,6 +41,7 @@ FINDING_CODES: Mapping[str, str] = {
     "length-over-model": "a maximum beyond the model's own",
     "mistyped": "a number, truth or text where the API server wants texts or a list",
     "newer-flag": "a flag of a later release",
+    "newer-release": "a release newer than those whose rules are known",
     "no-program": "flags that no program reads",
     "not-a-gpu": "devices that are no GPUs",
     "not-expanded": "a shell's variable where no shell stands",

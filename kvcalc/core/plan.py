@@ -352,6 +352,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
             the cache holds.
         host: what the engine takes of the host's memory.
         notes: one line for every rule that moved a number.
+        warnings: what may make its figures wrong, a line each.
         unsupported: what is not modelled, with the size of the difference where it is known.
         convention: what the engine's rules take for granted, a sentence each.
         doubt: what nobody looked up of whether the engine serves the model; empty where nothing.
@@ -378,6 +379,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     start_spares_tokens: NonNegative = 0
     host: tuple[HostPart, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
     convention: tuple[str, ...] = ()
     doubt: str = ""

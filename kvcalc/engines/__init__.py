@@ -20,6 +20,7 @@ __all__ = [
     "budgets",
     "known",
     "plan",
+    "release_warning",
     "shares_out",
     "start_up_log",
 ]
@@ -118,12 +119,28 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """
     engine: Engine = import_module(ENGINES[known(deployment.engine)])
     made = engine.plan(model, deployment)
+    warning = release_warning(deployment.engine, deployment.engine_version)
+    if warning:
+        made = msgspec.structs.replace(made, warnings=(warning, *made.warnings))
     replicas = deployment.data_parallel_size
     note = f"{replicas} replicas hold requests of their own; the figures are those of one"
     said = any(line.endswith("the figures are those of one") for line in made.notes)
     if replicas > 1 and not said:
         made = msgspec.structs.replace(made, notes=(*made.notes, note))
     return made
+
+
+def release_warning(engine: str, version: str | None) -> str:
+    """Say that a release is newer than those whose rules are known; "" where it is not.
+
+    Raises:
+        UnknownNameError, UnsupportedError: see `known`.
+        UnknownReleaseError: no release, or one older than those that are known.
+    """
+    if version is None:
+        return ""
+    releases = getattr(import_module(ENGINES[known(engine)]), "RELEASES", None)
+    return "" if releases is None else str(releases.warning(version))
 
 
 def budgets(

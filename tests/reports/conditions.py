@@ -30,7 +30,9 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-_CONDITION = re.compile(r"(?P<what>[\w.-]+?)(?P<how>==|!=|<=|>=|!~|~|=|<|>)(?P<value>.*)", re.DOTALL)
+_CONDITION = re.compile(
+    r"(?P<what>[\w.-]+?)(?P<how>==|!=|<=|>=|!~|~|=|<|>)(?P<value>.*)", re.DOTALL
+)
 
 
 def broken(right: str, outcome: Outcome) -> list[str]:

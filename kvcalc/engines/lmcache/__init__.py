@@ -18,9 +18,9 @@ from kvcalc.core.plan import CachePlan, Group, Pool, Rank
 from kvcalc.core.rules import Compressed, Grow, Rule
 from kvcalc.core.units import format_count
 from kvcalc.engines.lmcache.layers import Stored, shard, stored_of
-from kvcalc.engines.lmcache.settings import Settings, resolve
+from kvcalc.engines.lmcache.settings import RELEASES, Settings, resolve
 
-__all__ = ["plan"]
+__all__ = ["RELEASES", "plan"]
 
 _ALIGNMENT = 4096
 """Every object is rounded up to so many bytes (AddressManager.ALIGN_BYTES)."""

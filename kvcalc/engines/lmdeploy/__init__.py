@@ -14,8 +14,9 @@ from kvcalc.engines.lmdeploy.layers import Shape, split
 from kvcalc.engines.lmdeploy.pytorch import indexer_bytes, rank_of
 from kvcalc.engines.lmdeploy.settings import Settings, resolve
 from kvcalc.engines.lmdeploy.turbomind import turbomind_rank
+from kvcalc.engines.lmdeploy.version import RELEASES
 
-__all__ = ["plan"]
+__all__ = ["RELEASES", "plan"]
 
 _NAMES = {
     "int8": "int8_asym",

@@ -24,8 +24,9 @@ from kvcalc.engines.sglang.notes import (
 )
 from kvcalc.engines.sglang.settings import Settings, resolve
 from kvcalc.engines.sglang.start_up import start_up_log
+from kvcalc.engines.sglang.version import RELEASES
 
-__all__ = ["plan", "start_up_log"]
+__all__ = ["RELEASES", "plan", "start_up_log"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:

@@ -19,8 +19,9 @@ from kvcalc.engines.tensorrt_llm.notes import CONVENTION, explain, not_modelled
 from kvcalc.engines.tensorrt_llm.settings import Settings, resolve
 from kvcalc.engines.tensorrt_llm.start_up import start_up_log
 from kvcalc.engines.tensorrt_llm.states import of_states, state_pool
+from kvcalc.engines.tensorrt_llm.version import RELEASES
 
-__all__ = ["plan", "start_up_log"]
+__all__ = ["RELEASES", "plan", "start_up_log"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:

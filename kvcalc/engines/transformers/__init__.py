@@ -31,8 +31,9 @@ from kvcalc.engines.transformers.quantized import (
 )
 from kvcalc.engines.transformers.settings import Settings, resolve
 from kvcalc.engines.transformers.tensors import tensor_bytes
+from kvcalc.engines.transformers.version import RELEASES
 
-__all__ = ["plan", "tensor_bytes"]
+__all__ = ["RELEASES", "plan", "tensor_bytes"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:

@@ -13,7 +13,8 @@ class Image(NamedTuple):
 
     Attributes:
         program: a name of programs.PROGRAMS; None where the image is not known.
-        version: of the engine, by the tag; None where the tag does not say it.
+        version: of the engine, by the tag: a release, or the word for what is not released yet
+            ("nightly"); None where the tag does not say it.
         starts: the command that the image runs by itself, before the words that are given; ()
             where it starts nothing.
         fork: of the engine, with flags of its own: "ik_llama.cpp"; "" for none.
@@ -51,10 +52,11 @@ _KNOWN = (
     (r"vllm", "vllm", (), "tag"),
 )
 _RELEASE = re.compile(
-    r"(?:^|[^0-9.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc|dev)\d+)?)(?![0-9.])", re.ASCII
+    r"(?:^|[^0-9.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc|dev)\d+)*)(?![0-9.])", re.ASCII
 )
 _BUILD = re.compile(r"(?:^|-)(b\d{4,6})(?=$|[^0-9])", re.ASCII)
-_VLLM_IN_TAG = re.compile(r"vllm[-_]?v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:post|rc|dev)\d+)?)", re.ASCII)
+_VLLM_IN_TAG = re.compile(r"vllm[-_]?v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:post|rc|dev)\d+)*)", re.ASCII)
+_UNRELEASED = re.compile(r"(?:^|[-_.])(nightly|main|master|dev|edge)(?=$|[-_.])", re.ASCII)
 _SERVE_SINCE = (0, 11)
 _LONGEST = 500
 
@@ -87,7 +89,7 @@ def _starts(
     """Return what an image runs by itself."""
     if program == "llama-server" and not tag.startswith("server"):
         return ()  # full: a script that wants --server; light: llama-cli
-    if program == "vllm" and starts and version is not None:
+    if program == "vllm" and starts and version is not None and version[0].isdigit():
         major, minor = (int(part) for part in version.split(".")[:2])
         return starts if (major, minor) >= _SERVE_SINCE else _VLLM_BEFORE
     return starts
@@ -102,5 +104,5 @@ def _version(name: str, tag: str, kind: str) -> str | None:
         return match[1] if match else None
     if kind != "tag" or "nvcr.io/nvidia/vllm" in name:  # NVIDIA counts months
         return None
-    match = _VLLM_IN_TAG.search(tag) or _RELEASE.search(tag)
+    match = _VLLM_IN_TAG.search(tag) or _RELEASE.search(tag) or _UNRELEASED.search(tag)
     return match[1] if match else None

@@ -17,6 +17,7 @@ from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Fact, Named
 from kvcalc.core.model import ModelSpec
+from kvcalc.engines import release_warning
 from kvcalc.measure.logs.dated import release_of
 from kvcalc.measure.logs.engine_settings import settings_from, stated_by
 from kvcalc.measure.logs.errors import shortened
@@ -127,6 +128,11 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         deployment = msgspec.structs.replace(
             deployment, gpu=load_gpu(deployment.gpu, given.folders)
         )
+    try:
+        newer = release_warning(deployment.engine, deployment.engine_version)
+    except KvcalcError:  # the plan is refused for it
+        newer = ""
+    notes += [newer] if newer else []
     return Resolved(
         model=model,
         deployment=deployment,

@@ -1131,7 +1131,7 @@ def test_lines_whose_patches_have_the_same_rules() -> None:
 @pytest.mark.parametrize(("between", "earlier", "near"), [
     ("0.21.3", "0.21.0", "0.21.0 and 0.22.0"), ("0.10.3", "0.10.2", "0.10.2 and 0.11.0"),
     ("0.11.1", "0.11.0", "0.11.0 and 0.11.2"), ("0.17.0", "0.16.0", "0.16.0 and 0.17.1"),
-    ("0.33.1", "0.33.0", "0.33.0")])  # fmt: skip
+])  # fmt: skip
 def test_releases_between_the_compared_ones(between: str, earlier: str, near: str) -> None:
     found = asked("qwen3-0.6b", between, max_model_len=4096)
 
