@@ -68,6 +68,7 @@ FINDING_CODES: Mapping[str, str] = {
     "unknown-flag": "a flag that the engine has not",
     "unknown-gpu": "a card that kvcalc does not know",
     "unknown-model": "a model that kvcalc does not know",
+    "unserved-model": "an architecture that the release does not serve",
     "unqualified-gpu": "devices without their maker's name",
     "unreadable": "a file that cannot be read",
     "unresolved-variable": "a variable without a value",

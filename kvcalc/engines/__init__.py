@@ -12,6 +12,7 @@ from kvcalc.core.errors import NotModelledError, UnknownNameError, UnsupportedEr
 from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
+from kvcalc.engines.served import check_kinds
 
 __all__ = [
     "ALIASES",
@@ -117,8 +118,14 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         UnknownNameError: no such engine.
         UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
     """
-    engine: Engine = import_module(ENGINES[known(deployment.engine)])
+    name = known(deployment.engine)
+    engine: Engine = import_module(ENGINES[name])
+    if name != "none":
+        check_kinds(model, name)
     made = engine.plan(model, deployment)
+    if model.architecture is None and made.engine != "none":
+        note = f"the model names no architecture: {made.engine} is taken to serve it"
+        made = msgspec.structs.replace(made, notes=(*made.notes, note))
     warning = release_warning(deployment.engine, deployment.engine_version)
     if warning:
         made = msgspec.structs.replace(made, warnings=(warning, *made.warnings))

@@ -95,6 +95,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         notes=tuple(notes),
         unsupported=platform.unsupported(layers, grouping, settings),
         convention=platform.convention(settings),
+        doubt=settings.doubt,
         source=platform.source(settings),
     )
 

@@ -23,7 +23,7 @@ from kvcalc.engines.vllm.scheduling import (
     overlaps,
     runs_ahead,
 )
-from kvcalc.engines.vllm.served import check_served
+from kvcalc.engines.vllm.served import as_overridden, check_model
 from kvcalc.engines.vllm.speculation import Speculation, speculation_of
 from kvcalc.engines.vllm.version import Release, release
 
@@ -73,6 +73,7 @@ class Settings(NamedTuple):
         prefix_caching: blocks are shared by requests with a common beginning.
         speculation: None where nothing is proposed.
         memory_share: gpu_memory_utilization, the release's own unless asked for.
+        doubt: what is not sure of whether the release serves the model.
     """
 
     release: Release
@@ -99,6 +100,7 @@ class Settings(NamedTuple):
     speculation: Speculation | None
     keeps_state_by_block: bool = False
     memory_share: float = 0.9
+    doubt: str = ""
 
     @property
     def extra_retained(self) -> int:
@@ -151,7 +153,8 @@ def resolve(
     wanted = release(deployment.engine_version)
     check_arguments(deployment, wanted)
     rules = rules_of(wanted)
-    check_served(model, wanted, deployment.pipeline_parallel_size)
+    model = as_overridden(model, deployment)
+    doubt = check_model(model, wanted, deployment, notes)
     apart = told_apart(wanted)
     if apart is not None:
         notes.append(apart)
@@ -195,6 +198,7 @@ def resolve(
         speculation=speculation,
         keeps_state_by_block=keeps_state_by_block(model),
         memory_share=deployment.gpu_memory_utilization or rules.gpu_memory_utilization,
+        doubt=doubt,
     )
     return model, settings
 

@@ -9,6 +9,7 @@ from kvcalc.core.errors import InvalidValueError
 from kvcalc.engines.vllm.arguments import counts_of
 from kvcalc.engines.vllm.dtypes import KV_DTYPES
 from kvcalc.engines.vllm.options import SINCE
+from kvcalc.engines.vllm.served import architecture_named
 from kvcalc.manifests.commands.numbers import decimal, short, whole
 from kvcalc.manifests.commands.options import Given
 from kvcalc.manifests.commands.reading import Reading
@@ -70,6 +71,11 @@ def _limits(reading: Reading, given: Given) -> None:
     reading.put("limit_mm_per_prompt", text, "arg", given.written, given.word)
 
 
+def _overrides(reading: Reading, given: Given) -> None:
+    """Set the architecture that a config is to be read as; other changes of it are told alone."""
+    reading.text("hf_overrides", "arg" if architecture_named(given.word.text) else "other", given)
+
+
 def _cache(reading: Reading, given: Given) -> None:
     """Set the cache's dtype; a fork's own words stay, and the engine tells what it has not."""
     known = reading.engine == "vllm" and not given.word.text.strip().startswith("octave_")
@@ -112,7 +118,7 @@ _GIB = ("cpu_offload_gb", "kv_offloading_size", "swap_space")
 _SHOWN_TEXT = (
     *("quantization", "revision", "distributed_executor_backend", "runner", "task", "convert"),
     *("performance_mode", "optimization_level", "kv_offloading_backend", "device"),
-    *("rope_scaling", "hf_overrides"),
+    "rope_scaling",
 )
 _SHOWN_SWITCH = (
     *("enable_chunked_prefill", "disable_sliding_window", "headless"),
@@ -139,6 +145,7 @@ RULES: dict[str, Rule] = {
     **each(_GIB, lambda name: number(name, "arg", decimal, 0)),
     **each(("language_model_only", "enable_lora"), lambda name: switch(name, "arg")),
     "limit_mm_per_prompt": _limits,
+    "hf_overrides": _overrides,
     **each(_SHOWN_TEXT, lambda name: text(name, "other")),
     **each(_SHOWN_SWITCH, lambda name: switch(name, "other")),
     **each(_SHOWN_MANY, lambda name: many(name, "other")),
