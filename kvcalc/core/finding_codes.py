@@ -13,6 +13,7 @@ __all__ = ["FINDING_CODES"]
 FINDING_CODES: Mapping[str, str] = {
     "abbreviated-flag": "a flag by its beginning",
     "ambiguous-flag": "the beginning of several flags",
+    "assumed-draft": "a draft that is not known, and is taken to be shaped as its target",
     "bad-setting": "settings that no deployment has",
     "bad-value": "a value that the engine does not take",
     "blank-in-flag": "a flag and its value in one word",

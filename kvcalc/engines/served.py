@@ -91,11 +91,12 @@ def served_by(package: str) -> Mapping[str, tuple[Served, ...]]:
     text = files(package).joinpath("served.tsv").read_text(encoding="utf-8")
     for line in text.splitlines()[1:]:
         name, since, until, how = line.split("\t")
-        found[name] = (*found.get(name, ()), Served(_number(since), _number(until), how))
+        found[name] = (*found.get(name, ()), Served(number_of(since), number_of(until), how))
     return found
 
 
-def _number(text: str) -> Number | None:
+def number_of(text: str) -> Number | None:
+    """Return a release as numbers to compare by; None for an empty cell."""
     if not text:
         return None
     major, minor, patch = map(int, text.split("."))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvcalc.core.deployment import Deployment
+from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.memory import Term
 from kvcalc.core.model import PARTITION, ModelSpec, stage_partition
 from kvcalc.core.plan import CachePlan
@@ -52,13 +53,14 @@ def weights_of(
             ep=experts,
             quantization=quantization,
             total_bytes=total_bytes,
-            drafts=deployment.speculative_method == "mtp",
+            drafts=_own_drafts(deployment),
             sizes=sizes,
         )
         if isinstance(draft, ModelSpec) and stage == len(found.ranks) - 1:
             # A draft model lies on the last stage, split as the model is.
             own = weights_on_rank(draft, tp=tp)
-            term = _added(term, own.low_bytes, own.high_bytes, f" and the draft's, {own.source}")
+            low = max(0, own.low_bytes - _tables(draft, deployment, tp))
+            term = _added(term, low, own.high_bytes, f" and the draft's, {own.source}")
         term = _added(term, 0, beside_bytes(model, tp), "")
         if "cpu_offload_gb" in deployment.engine_args:
             from kvcalc.engines.vllm.host import left_on_card  # few questions ask for it
@@ -68,6 +70,24 @@ def weights_of(
             term = left_on_card(term, model, deployment, layers)
         terms.append(term)
     return tuple(terms)
+
+
+def _own_drafts(deployment: Deployment) -> bool:
+    """Whether the model's own layers that propose tokens are loaded: `mtp`, or an older name."""
+    method = deployment.speculative_method
+    if method is None:
+        proposes = deployment.num_speculative_tokens is not None
+        return deployment.engine == "vllm" and proposes and deployment.draft_model is None
+    return method.endswith("mtp")
+
+
+def _tables(draft: ModelSpec, deployment: Deployment, tp: int) -> int:
+    """Bytes of embedding and head at most that a head of a draft takes from its target."""
+    size = draft.size
+    heads = deployment.speculative_method in ("eagle", "eagle3", "dflash", "dspark")
+    if not heads or size is None or size.vocab_size is None or size.hidden_size is None:
+        return 0
+    return 2 * size.vocab_size * size.hidden_size * element_bytes(draft.dtype) // tp
 
 
 def _by_device(

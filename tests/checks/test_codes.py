@@ -56,8 +56,10 @@ _WORDS = ("contradiction", "unreadable")
 
 
 def test_every_code_is_told() -> None:
-    """A code of the table is in a source, outside of the table."""
-    files = [*ROOT.glob("manifests/**/*.py"), *ROOT.glob("checks/*.py")]
+    """A code of the table is in a source, outside of the table; an engine's refusal names its own."""
+    files = [
+        path for part in ("manifests", "checks", "engines") for path in ROOT.glob(f"{part}/**/*.py")
+    ]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
 
     assert [code for code in FINDING_CODES if f'"{code}"' not in text] == []

@@ -31,6 +31,7 @@ from kvcalc.engines.vllm.profile import (
     encoder,
     graphs,
     step_of,
+    token_table,
 )
 from kvcalc.engines.vllm.settings import Settings, resolve
 from kvcalc.engines.vllm.version import release
@@ -145,6 +146,11 @@ def _terms(
     slots = adapters(model, widths, deployment, settings)
     if slots is not None:
         yield _term("other", slots.span, slots.source, "adapters")
+    table = token_table(settings)
+    if table.high:
+        yield _term(
+            "other", table, "token ids of every sequence, for n-grams (gpu_model_runner.py)", "ids"
+        )
     talk = communication(settings)
     if talk.high:
         yield _term("communication", talk, f"NCCL and all-reduce buffers: {_MEASURED}")

@@ -36,11 +36,13 @@ __all__ = [
     "graphs",
     "sampler_of",
     "step_of",
+    "token_table",
 ]
 
 _GIB = 2**30
 _HALF = 2
 """Bytes of an activation."""
+_TOKEN_ID = 4
 
 _NO_SORT_SINCE = (0, 17)
 """v1/sample/ops/topk_topp_triton.py; before, top-p sorts all logits with their indices."""
@@ -208,6 +210,19 @@ def communication(settings: Settings) -> Span:
     if settings.tp == 1:
         return _gib(*(_STAGES if settings.pp > 1 else (0, 0)))
     return _gib(*COMMUNICATION[_link(settings)])
+
+
+def token_table(settings: Settings) -> Span:
+    """Return the token ids that are kept on the GPU for n-grams: max_num_seqs x max_model_len.
+
+    v1/worker/gpu_model_runner.py, token_ids_gpu_tensor (0.18 on); the second runner keeps them in
+    memory that host and GPU share.
+    """
+    spec = settings.speculation
+    if spec is None or spec.method != "ngram_gpu":
+        return Span(0, 0)
+    size = settings.max_num_seqs * settings.max_model_len * _TOKEN_ID
+    return Span(0 if settings.release.line >= _V2_FOR_DENSE else size, size)
 
 
 def _link(settings: Settings) -> str:

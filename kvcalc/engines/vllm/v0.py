@@ -26,6 +26,7 @@ from kvcalc.engines.vllm.dtypes import is_pooling
 from kvcalc.engines.vllm.host import host_parts, swap_part
 from kvcalc.engines.vllm.kernels import BLACKWELL
 from kvcalc.engines.vllm.settings import DEFAULT_BLOCK_SIZE, Settings
+from kvcalc.engines.vllm.speculation import starts_v0_for
 
 __all__ = ["plan_v0", "starts_v0"]
 
@@ -56,6 +57,8 @@ def starts_v0(model: ModelSpec, deployment: Deployment, settings: Settings) -> b
         settings.card.family == BLACKWELL and at.number >= (0, 10, 0)
     )
     if settings.kv_dtype.startswith("fp8") and not reads_fp8:
+        return True
+    if starts_v0_for(settings.speculation, at.number):
         return True
     return at.line <= (0, 8) and (
         model.dtype == "float32"

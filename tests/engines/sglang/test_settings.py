@@ -410,9 +410,7 @@ def test_older_releases() -> None:
     ]
     assert tables[1] - tables[0] == (131_072 + 4) * 4
     assert len(_plan("gemma-4-26b-a4b").rank.pools) == 2
-    with pytest.raises(
-        KvcalcError, match="does not serve Gemma4ForConditionalGeneration yet: 0.5.11 does"
-    ):
+    with pytest.raises(KvcalcError, match=r"Gemma4ForConditionalGeneration yet: 0\.5\.11 does"):
         _plan("gemma-4-26b-a4b", engine_version="0.5.10")
 
 
@@ -490,9 +488,7 @@ def test_layers_of_two_shapes_are_refused() -> None:
     )
     model = ModelSpec(name="mixed", dtype="bfloat16", num_hidden_layers=4, layers=runs)
 
-    with pytest.raises(
-        KvcalcError, match="does not serve Gemma4ForConditionalGeneration yet: 0.5.11 does"
-    ):
+    with pytest.raises(KvcalcError, match="in one shape"):
         plan(model, Deployment(engine="sglang"))
 
 

@@ -332,9 +332,9 @@ def test_speculation_and_overlap(at: str, method: str, steps: int) -> None:
 @pytest.mark.parametrize(
     ("at", "modules", "proposed", "extra"),
     [
-        ("0.27", 2, 3, 0),
-        ("0.28", 2, 3, 2),
-        ("0.33", 2, 3, 2),
+        ("0.27", 2, 4, 0),
+        ("0.28", 2, 4, 3),
+        ("0.33", 2, 4, 3),
         ("0.28", 1, 3, 0),  # one module
         ("0.28", 2, 1, 0),  # one of them is used
     ],
