@@ -294,10 +294,12 @@ class _Build:
             found, _ = self.context.models.find(draft, at.variables if at is not None else ())
         except UnknownNameError as error:
             shown = printable(str(at.shown) if at is not None else draft)[:80]
-            if made.engine != "vllm":
+            if made.engine != "vllm" and not _ignores_draft(deployment):
                 why = f"the draft model {shown} is not known, and keeps a cache, too"
                 made = made._replace(reason=made.reason or why, hint=made.hint or error.hint)
                 return made, deployment
+            if made.engine != "vllm":
+                return made, msgspec.structs.replace(deployment, draft_model=None)
             method = deployment.speculative_method or "draft_model"
             note = Finding(
                 "assumed-draft",
@@ -353,6 +355,12 @@ class _Build:
             )
             return made._replace(findings=(*made.findings, note))
         return made._replace(question=question._replace(quantization=word))
+
+
+def _ignores_draft(deployment: Deployment) -> bool:
+    """Whether the algorithm keeps no draft, is not modelled, or is the model's own layers."""
+    algorithm = str(deployment.engine_args.get("speculative_algorithm", "")).upper()
+    return algorithm in ("NGRAM", "DSPARK", "FROZEN_KV_MTP", "UNO")
 
 
 def _longer(engine: str, server: Server) -> dict[str, int]:

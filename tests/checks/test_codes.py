@@ -56,7 +56,7 @@ _WORDS = ("contradiction", "unreadable")
 
 
 def test_every_code_is_told() -> None:
-    """A code of the table is in a source, outside of the table; an engine's refusal names its own."""
+    """A code of the table is in a source outside of it, an engine's refusals among them."""
     files = [
         path for part in ("manifests", "checks", "engines") for path in ROOT.glob(f"{part}/**/*.py")
     ]

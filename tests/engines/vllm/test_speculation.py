@@ -95,7 +95,8 @@ def test_draft_windows_make_groups() -> None:
 @pytest.mark.parametrize(("at", "method", "steps"), [
     ("0.33.0", "suffix", 1), ("0.33.0", "ngram", 2), ("0.32.0", "ngram", 1),
     ("0.32.0", "medusa", 1), ("0.28.0", "ngram_gpu", 2), ("0.27.0", "draft_model", 1),
-    ("0.28.0", "draft_model", 2), ("0.28.0", "dflash", 2), ("0.28.0", "dspark", 2), ("0.28.0", "eagle3", 2)])  # fmt: skip
+    ("0.28.0", "draft_model", 2), ("0.28.0", "dflash", 2), ("0.28.0", "dspark", 2),
+    ("0.28.0", "eagle3", 2)])  # fmt: skip
 def test_steps_that_overlap(at: str, method: str, steps: int) -> None:
     """config/vllm.py, VllmConfig.__post_init__: windows keep room for the steps in flight."""
     window = SlidingWindow(num_kv_heads=8, head_dim=128, sliding_window=1024)
