@@ -103,7 +103,9 @@ def test_steps_that_overlap(at: str, method: str, steps: int) -> None:
     model = msgspec.structs.replace(
         builders.model((6, (window,)), (6, (builders.FULL,))), architecture="LlamaForCausalLM"
     )
-    draft = {"draft_model": _DRAFT} if method in ("dflash", "dspark", "draft_model") else {}
+    draft: dict[str, Any] = (
+        {"draft_model": _DRAFT} if method in ("dflash", "dspark", "draft_model") else {}
+    )
     found = _plan(model, at, method, max_num_batched_tokens=1000, **draft)
     (rule,) = {group.rule for group in found.rank.groups() if not isinstance(group.rule, Grow)}
     assert rule.in_flight == 1000 * steps
