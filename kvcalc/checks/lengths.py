@@ -16,7 +16,9 @@ def is_stretched(server: Server | None) -> bool:
     """Whether positions are stretched by a setting, or the model's config is changed."""
     settings = server.settings if server is not None else ()
     return any(
-        s.name in _STRETCHES and str(s.value).strip().lower() not in _OFF
+        s.name in _STRETCHES
+        and s.kind != "arg"  # the architecture alone
+        and str(s.value).strip().lower() not in _OFF
         for s in settings
         if s.value is not None
     )

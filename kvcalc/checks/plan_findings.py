@@ -13,6 +13,7 @@ from kvcalc.checks.words import said
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_bytes, format_count
+from kvcalc.engines import release_warning
 from kvcalc.manifests.found import Finding, Level
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.shares import LONGER
@@ -30,6 +31,7 @@ _WORTH = 1.01  # factors below say nothing
 def on_plan(target: Target, sized: Sized) -> Iterator[Finding]:
     """Yield findings on a deployment that its engine accepts."""
     for look in (
+        _newer_release,
         _length_over_model,
         _fp8_on_old_card,
         _bytes_and_share,
@@ -99,6 +101,19 @@ def _set(target: Target, name: str, value: Any) -> str:
     """Return a setting in the engine's words; in kvcalc's where it has none."""
     word = str(value).lower() if isinstance(value, bool) else value
     return said(target, name, value) or f"{name} {word}"
+
+
+def _newer_release(target: Target, sized: Sized) -> Iterator[Finding]:
+    deployment = sized.question.deployment
+    warning = release_warning(deployment.engine, deployment.engine_version)
+    if warning:
+        yield _finding(
+            target,
+            "newer-release",
+            "warning",
+            warning,
+            "look for a newer kvcalc; --strict makes it a failure",
+        )
 
 
 def _length_over_model(target: Target, sized: Sized) -> Iterator[Finding]:

@@ -27,6 +27,8 @@ from kvcalc.sizing.shares import LONGER
 __all__ = ["of_alternatives", "of_entry", "of_server"]
 
 _NOTHING = Entry("", 0)
+_HEADS = ("eagle", "eagle3")
+"""Methods whose draft is one layer of its target's shape where nothing else is known."""
 _NO_CARD = (
     "nothing says which card it runs on",
     "name it: --gpu h100-80gb, or gpu: h100-80gb in kvcalc.yaml",
@@ -292,12 +294,7 @@ class _Build:
         made, found = self._model(made)
         if made.reason and found is None:
             return made
-        try:
-            deployment = _with_draft(deployment, self.context)
-        except KvcalcError as error:
-            at = read.get("draft_model")
-            place = (at.line, at.file) if at is not None else (0, "")
-            made = _faulty(made, "unknown-model", error, *place)
+        made, deployment = self._drafted(made, deployment)
         if made.faults or found is None:
             return made
         auto = read.get("max_model_len")
@@ -306,6 +303,43 @@ class _Build:
         )
         beside = {**self.context.beside, **self.entry.beside}
         return _asked(made, deployment, found, beside, self.context)
+
+    def _drafted(self, made: Target, deployment: Deployment) -> tuple[Target, Deployment]:
+        """Look the draft model up as the model is; one that is not known is no fault."""
+        import msgspec
+
+        draft = deployment.draft_model
+        if not isinstance(draft, str):
+            return made, deployment
+        at = next((s for s in self.server.settings if s.name == "draft_model"), None)
+        try:
+            found = self.context.models.find(draft, at.variables if at is not None else ())
+        except UnknownNameError as error:
+            shown = printable(str(at.shown) if at is not None else draft)[:80]
+            if made.engine != "vllm" and not _ignores_draft(deployment):
+                why = f"the draft model {shown} is not known, and keeps a cache, too"
+                made = made._replace(reason=made.reason or why, hint=made.hint or error.hint)
+                return made, deployment
+            if made.engine != "vllm":
+                return made, msgspec.structs.replace(deployment, draft_model=None)
+            method = deployment.speculative_method or "draft_model"
+            note = Finding(
+                "assumed-draft",
+                "note",
+                f"the draft {shown} is not known: it is taken to be one layer of its target's"
+                " shape, without its weights",
+                error.hint,
+                *((at.line, at.file) if at is not None else ()),
+            )
+            heads = (note,) if method in _HEADS else ()
+            made = made._replace(findings=(*made.findings, *heads))
+            return made, msgspec.structs.replace(
+                deployment, draft_model=None, speculative_method=method
+            )
+        except KvcalcError as error:
+            place = (at.line, at.file) if at is not None else (0, "")
+            return _faulty(made, "unknown-model", error, *place), deployment
+        return made, msgspec.structs.replace(deployment, draft_model=found.model)
 
     def _model(self, made: Target) -> tuple[Target, Found | None]:
         """Return what is served."""
@@ -322,6 +356,12 @@ class _Build:
         except KvcalcError as error:
             place = (at.line, at.file) if at is not None else (0, "")
             return _faulty(made, "unknown-model", error, *place), None
+
+
+def _ignores_draft(deployment: Deployment) -> bool:
+    """Whether the algorithm keeps no draft, is not modelled, or is the model's own layers."""
+    algorithm = str(deployment.engine_args.get("speculative_algorithm", "")).upper()
+    return algorithm in ("NGRAM", "DSPARK", "FROZEN_KV_MTP", "UNO")
 
 
 def _longer(engine: str, server: Server) -> dict[str, int]:
@@ -356,16 +396,6 @@ def _deployment(
 
 def _with_memory(card: GpuSpec | None, memory_bytes: int) -> GpuSpec:
     return memory_only(memory_bytes) if card is None else card.with_memory(memory_bytes)
-
-
-def _with_draft(deployment: Deployment, context: Context) -> Deployment:
-    """Return a deployment whose draft model is looked up as the model is."""
-    import msgspec
-
-    draft = deployment.draft_model
-    if not isinstance(draft, str):
-        return deployment
-    return msgspec.structs.replace(deployment, draft_model=context.models.find(draft).model)
 
 
 def _asked(

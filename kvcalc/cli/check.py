@@ -100,9 +100,10 @@ def run(values: Values) -> None:
         from kvcalc.checks.baseline import against, read_baseline
 
         found = against(found, read_baseline(values["baseline"]))
+    strict = values["strict"]
     found = found.strict(
-        fail_on_warn=values["fail_on_warn"] or values["strict"],
-        fail_on_skip=values["fail_on_skip"] or values["strict"],
+        fail_on_warn=strict or values["fail_on_warn"],
+        fail_on_skip=strict or values["fail_on_skip"],
     )
     emit("check", values, _echo(values), found.results, notes, shown=_shown(found))
     code = found.exit_code(no_fail=values["no_fail"])

@@ -145,7 +145,7 @@ def _given(values: Values, notes: list[str]) -> Any:
     if not engines:
         # Engine arguments are read by the engine's own names; llama.cpp's flags are its alone.
         values["engine"] = ["llama.cpp" if values["ctx_size"] or values["parallel"] else "vllm"]
-    deployed = inputs.deployments(values, [], several=False)
+    deployed = inputs.deployments(values, [], warn=False)  # its engine is not known yet
     if len(deployed) > 1:
         raise UsageError(
             "a log is of one deployment", hint="give one KV cache dtype and one block size"

@@ -202,6 +202,7 @@ def emit(
     for _, path in reports:
         _refuse_to_overwrite(path, values)
     unique = list(dict.fromkeys(notes))
+    warnings = list(dict.fromkeys((*values.warnings, *warnings)))
 
     def rendered(name: str, *, terminal: bool) -> str:
         if shown is not None and name in shown.formats:

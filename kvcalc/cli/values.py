@@ -33,6 +33,7 @@ class Values(dict[str, Any]):
         repeated: every value of an option that takes one and was given several, by parameter; the
             value of that parameter is the last of them.
         apart: in flags, what sets these values apart from those of the other combinations.
+        warnings: what may make the answer wrong, as it was found while the values were read.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class Values(dict[str, Any]):
         self.behind = behind
         self.repeated: dict[str, list[Any]] = {}
         self.apart: tuple[str, ...] = ()
+        self.warnings: list[str] = []
 
     def each(self) -> Iterator[Values]:
         """Yield the values of every combination of repeated options, in the order given."""
         for chosen in product(*self.repeated.values()):
             by_name = dict(zip(self.repeated, chosen, strict=True))
             one = Values({**self, **by_name}, self.origins, self.places, self.behind)
+            one.warnings = self.warnings  # what is found for one is told once
             one.apart = tuple(word for name in by_name for word in self._flag(name, by_name[name]))
             yield one
 

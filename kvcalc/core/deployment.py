@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from kvcalc.core.errors import InvalidValueError, UnsupportedError
+from kvcalc.core.errors import InvalidValueError, NotModelledError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_bytes
 from kvcalc.core.values import MAX_RANKS, MAX_STAGES, Positive, Value, require_range
@@ -17,6 +17,8 @@ __all__ = ["MAX_BYTES", "Deployment", "GpuSpec"]
 MAX_BYTES = 2**60
 """No card, pool or hole is larger; above it a number is a slip."""
 
+_OF_SPECULATION = ("speculative_method", "num_speculative_tokens", "draft_model")
+_NO_ENGINE = "engine none"
 _Bytes = Annotated[int, msgspec.Meta(ge=1, le=MAX_BYTES)]
 
 
@@ -209,8 +211,14 @@ class Deployment(Value, frozen=True, kw_only=True):
 
         Raises:
             UnsupportedError: the first such setting.
+            NotModelledError: one of speculation, which every engine has in some way.
         """
         for name in self.changed():
+            if name not in known and name in _OF_SPECULATION and engine != _NO_ENGINE:
+                raise NotModelledError(
+                    f"tokens that are proposed ahead are not modelled for {engine} ({name})",
+                    hint="leave speculation out to size the rest",
+                )
             if name not in known:
                 raise UnsupportedError(f"{engine} has no {name}", hint=hint)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, assert_never
 
 import msgspec
 
@@ -298,8 +298,12 @@ class ModelSpec(Value, frozen=True, kw_only=True):
                     rates.append((size, 1))
                 case EveryNth(ratio=ratio):
                     rates.append((size, ratio))
-                case Windowed() | Chunks() if windows_open:
-                    rates.append((size, 1))
+                case Windowed() | Chunks():
+                    rates += [(size, 1)] * windows_open
+                case Once():
+                    pass
+                case other:
+                    assert_never(other)
         return add_rates(rates)
 
     def state_bytes(self, layout: StateLayout = VLLM_STATES) -> int:

@@ -419,6 +419,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
         moved_bytes: of the weights, what the engine moves to the host to make room; 0: none.
         host: what the engine takes of the host's memory.
         notes: one line for every rule that moved a number.
+        warnings: what may make its figures wrong, a line each.
         unsupported: what is not modelled, with the size of the difference where it is known.
         convention: what the engine's rules take for granted, a sentence each.
         doubt: what nobody looked up of whether the engine serves the model; empty where nothing.
@@ -449,6 +450,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     moved_bytes: NonNegative = 0
     host: tuple[HostPart, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
     convention: tuple[str, ...] = ()
     doubt: str = ""

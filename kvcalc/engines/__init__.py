@@ -13,6 +13,7 @@ from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.weight_loading import Loading
+from kvcalc.engines.served import check_kinds
 
 __all__ = [
     "ALIASES",
@@ -24,6 +25,7 @@ __all__ = [
     "plan",
     "plans_by_weights",
     "refusal_codes",
+    "release_warning",
     "shares_out",
     "start_up_log",
 ]
@@ -120,8 +122,17 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         UnknownNameError: no such engine.
         UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
     """
-    engine: Engine = import_module(ENGINES[known(deployment.engine)])
+    name = known(deployment.engine)
+    engine: Engine = import_module(ENGINES[name])
+    if name != "none":
+        check_kinds(model, name)
     made = engine.plan(model, deployment)
+    if model.architecture is None and made.engine != "none":
+        note = f"the model names no architecture: {made.engine} is taken to serve it"
+        made = msgspec.structs.replace(made, notes=(*made.notes, note))
+    warning = release_warning(deployment.engine, deployment.engine_version)
+    if warning:
+        made = msgspec.structs.replace(made, warnings=(warning, *made.warnings))
     replicas = deployment.data_parallel_size
     note = f"{replicas} replicas hold requests of their own; the figures are those of one"
     said = any(line.endswith("the figures are those of one") for line in made.notes)
@@ -135,6 +146,19 @@ def refusal_codes(engine: str) -> frozenset[str]:
     from kvcalc.engines.refusals import by_code  # few questions ask
 
     return frozenset(by_code(engine))
+
+
+def release_warning(engine: str, version: str | None) -> str:
+    """Say that a release is newer than those whose rules are known; "" where it is not.
+
+    Raises:
+        UnknownNameError, UnsupportedError: see `known`.
+        UnknownReleaseError: no release, or one older than those that are known.
+    """
+    if version is None:
+        return ""
+    releases = getattr(import_module(ENGINES[known(engine)]), "RELEASES", None)
+    return "" if releases is None else str(releases.warning(version))
 
 
 def budgets(

@@ -11,7 +11,7 @@ __all__ = ["installed_by", "installed_in", "pinned"]
 
 _PINNED = re.compile(
     r"[\"']?(vllm|sglang|lmdeploy|tensorrt[-_]llm)(?:\[[\w,. -]{0,100}\])?={2,3}"
-    r"v?(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?(?:\.?(?:post|rc|dev)\d{1,4})?)[^,;\s]*",
+    r"v?(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?(?:\.?(?:post|rc|dev)\d{1,9})*)[^,;\s]*",
     re.ASCII | re.IGNORECASE,
 )
 _INSTALLS = {"install", "--with", "--from", "add"}

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from kvcalc.core.deployment import Deployment
+from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.memory import Term
 from kvcalc.core.model import PARTITION, ModelSpec, stage_partition
 from kvcalc.core.plan import CachePlan, Rank
@@ -59,7 +60,7 @@ def weights_of(
             ep=experts,
             quantization=quantization,
             total_bytes=total_bytes,
-            drafts=found.loads_drafts or deployment.speculative_method == "mtp",
+            drafts=found.loads_drafts or _own_drafts(deployment),
             sizes=sizes,
             groups=groups,
             loading=loading,
@@ -68,7 +69,8 @@ def weights_of(
         if isinstance(draft, ModelSpec) and draft_apart and stage == len(found.ranks) - 1:
             # A draft model lies on the last stage, split as the model is.
             own = weights_on_rank(draft, tp=tp, loading=Loading(dtype=loading.dtype))
-            term = _added(term, own.low_bytes, own.high_bytes, f" and the draft's, {own.source}")
+            low = max(0, own.low_bytes - _tables(draft, deployment, tp))
+            term = _added(term, low, own.high_bytes, f" and the draft's, {own.source}")
         term = _added(term, 0, beside_bytes(model, tp, loading), "")
         if "cpu_offload_gb" in deployment.engine_args:
             from kvcalc.engines.vllm.offload import left_on_gpu  # few questions ask for it
@@ -85,6 +87,24 @@ def weights_of(
             )
         terms.append(term)
     return tuple(terms)
+
+
+def _own_drafts(deployment: Deployment) -> bool:
+    """Whether the model's own layers that propose tokens are loaded: `mtp`, or an older name."""
+    method = deployment.speculative_method
+    if method is None:
+        proposes = deployment.num_speculative_tokens is not None
+        return deployment.engine == "vllm" and proposes and deployment.draft_model is None
+    return method.endswith("mtp")
+
+
+def _tables(draft: ModelSpec, deployment: Deployment, tp: int) -> int:
+    """Bytes of embedding and head at most that a head of a draft takes from its target."""
+    size = draft.size
+    heads = deployment.speculative_method in ("eagle", "eagle3", "dflash", "dspark")
+    if not heads or size is None or size.vocab_size is None or size.hidden_size is None:
+        return 0
+    return 2 * size.vocab_size * size.hidden_size * element_bytes(draft.dtype) // tp
 
 
 def _by_device(

@@ -67,8 +67,8 @@ def test_names_of_a_file_are_told_at_once(tmp_path: object) -> None:
 
 
 RELEASES = [
-    ("vllm", "0.99.0"), ("sglang", "0.4.9"), ("sglang", "0.5.6"), ("tgi", "2.4.0"),
-    ("tensorrt-llm", "0.9.0"), ("llama.cpp", "b4500"), ("lmdeploy", "0.99.0"),
+    ("vllm", "0.1.9"), ("sglang", "0.4.9"), ("sglang", "0.5.6"), ("tgi", "2.4.0"),
+    ("tensorrt-llm", "0.9.0"), ("llama.cpp", "b4500"), ("lmdeploy", "0.15.0"),
 ]  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def test_a_release_that_is_typed_is_refused() -> None:
     """A release that the caller names is a name: one that is not known is exit code 2."""
     words = ("vllm", "serve", "meta-llama/Llama-3.1-8B", "--max-model-len", "8192")
 
-    assert command(*words, version="0.99").exit_code() == 2
+    assert command(*words, version="0.1.9").exit_code() == 2
     assert command(*words, version="0.19.0").exit_code() == 0
 
 

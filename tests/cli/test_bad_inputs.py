@@ -162,7 +162,7 @@ CONTRADICTIONS = [
     ["plan", "llama-3.1-8b", "--engine", "sglang", "--engine", "vllm", "--engine-arg", "a=1"],
     ["compare", "--engine", "sglang", "--engine", "vllm"],
     ["plan", "llama-3.1-8b", "--engine-version", "0.33"],
-    ["plan", "llama-3.1-8b", "--engine", "vllm", "--engine-version", "0.34"],
+    ["plan", "llama-3.1-8b", "--engine", "vllm", "--engine-version", "0.1.9"],
     ["plan", "llama-3.1-8b", "--engine", "vllm", "--engine-version", "x"],
     ["plan", "llama-3.1-8b", "--engine", "vllm", "--engine-version", "0.20+v0"],
     ["plan", "llama-3.1-8b", "--engine", "vllm", "--engine-version", "0.1"],

@@ -695,7 +695,7 @@ def test_junit_names_differ() -> None:
         (["--gpu", "l40s", "--gpu-free", "60GiB"], 2),
         (["--gpu-memory", "24GiB", "--gpu-free", "30GiB"], 2),
         (["--gpu", "l40s", "--gpu-free", "43GiB"], 0),
-        (["--gpu", "l40s", "--engine-version", "0.99"], 2),
+        (["--gpu", "l40s", "--engine-version", "0.1.7"], 2),
         (["--gpu", "l40s", "--engine-version", "0.19.1"], 0),
     ],
 )

@@ -14,6 +14,7 @@ from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.dtypes import element_bytes, kv_dtype
 from kvcalc.core.errors import InvalidValueError, UnsupportedError, UsageError
 from kvcalc.engines import known as known_engine
+from kvcalc.engines import release_warning
 from kvcalc.models import load_model
 
 __all__ = ["PARALLEL", "Combination", "cache_dtypes", "combinations", "deployments"]
@@ -75,7 +76,12 @@ def combinations(
 
 
 def deployments(
-    values: Values, notes: list[str], *, default_max: int | None = None, several: bool = False
+    values: Values,
+    notes: list[str],
+    *,
+    default_max: int | None = None,
+    several: bool = False,
+    warn: bool = True,
 ) -> list[Deployment]:
     """Return one deployment an engine, KV cache dtype and block size.
 
@@ -84,6 +90,7 @@ def deployments(
         notes: a line is added for a default that was taken.
         default_max: the longest sequence when none was given; None for the model's own.
         several: several engines may be named.
+        warn: a release that is newer than those known is warned of, and one that is none refused.
 
     Raises:
         UsageError: several engines where one answers.
@@ -113,6 +120,12 @@ def deployments(
             hint="leave it out, or name the engine it belongs to",
             where=values.places["engine_version"],
         )
+    for engine in engines if warn else ():
+        warning = values.at(
+            "engine_version",
+            lambda engine=engine: release_warning(engine, values["engine_version"]),  # type: ignore[misc]  # its default
+        )
+        values.warnings += [warning] if warning else []
     tp, pp, dp, dcp = (number(values, short) or 1 for short, _ in PARALLEL)
     settings = _engine_settings(values)
     return [

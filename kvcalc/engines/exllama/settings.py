@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import (
     InvalidValueError,
     UnknownNameError,
-    UnknownReleaseError,
-    UnsupportedError,
 )
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
+from kvcalc.engines.releases import Releases
 
 __all__ = ["KNOWN", "Arguments", "longest", "version"]
 
@@ -29,7 +26,6 @@ KNOWN = {
 }
 """Settings of a deployment that both have."""
 _DEFAULT_MAX_MODEL_LEN = 8192
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(?:\d+|x))?(?:\.?(?:post|rc|dev)\d*)*", re.ASCII)
 
 
 class Arguments:
@@ -86,26 +82,11 @@ def longest(model: ModelSpec, deployment: Deployment, notes: list[str]) -> int:
     return length
 
 
-def version(
-    text: str | None, engine: str, newest: str, low: tuple[int, int], high: tuple[int, int]
-) -> tuple[str, tuple[int, int]]:
-    """Return a version as given, and its major and minor number.
+def version(text: str | None, releases: Releases) -> tuple[str, tuple[int, int]]:
+    """Return a release, and its major and minor number; the newest known one for newer ones.
 
     Raises:
-        UnsupportedError: no version, or one out of the range from `low` to `high`.
+        UnknownReleaseError: no release, or one older than those that are known.
     """
-    given = (text or newest).strip()
-    match = _VERSION.fullmatch(given.lower())
-    if match is None:
-        raise UnsupportedError(
-            f"{given!r:.40} is no {engine} version", hint=f"give one as {newest}"
-        )
-    line = (int(match[1]), int(match[2]))
-    if not low <= line <= high:
-        first, last = (".".join(map(str, end)) for end in (low, high))
-        other = "exllamav2" if engine == "exllamav3" else "exllamav3"
-        raise UnknownReleaseError(
-            f"{engine} {given} is not modelled",
-            hint=f"{first} to {last} are; {other} is an engine of its own",
-        )
-    return given, line
+    number = releases.read(text).number
+    return releases.spelled(number), number[:2]

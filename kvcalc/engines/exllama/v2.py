@@ -21,10 +21,13 @@ from kvcalc.core.rules import Grow, Rule, Whole
 from kvcalc.core.units import format_count
 from kvcalc.engines.exllama.pages import PAGE, pages_in, shared_pool
 from kvcalc.engines.exllama.settings import KNOWN, Arguments, longest, version
+from kvcalc.engines.releases import Releases
 
-__all__ = ["plan"]
+__all__ = ["RELEASES", "plan"]
 
-_NEWEST, _OLDEST_LINE, _NEWEST_LINE = "0.3.2", (0, 2), (0, 3)
+RELEASES = Releases(
+    "exllamav2", (0, 2, 0), (0, 3, 2), hint="0.2 and 0.3 are; exllamav3 is an engine of its own"
+)
 _ARGUMENTS = {"cache_mode": str, "cache_size": int, "batch_size": int, "generator": str}
 _ARCHITECTURES_NAMES = (
     "LlamaForCausalLM MistralForCausalLM MixtralForCausalLM LlavaForConditionalGeneration"
@@ -89,9 +92,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     model = msgspec.structs.replace(model, kv_cache_dtype=None)
     deployment.refuse_others(KNOWN, "exllamav2", "leave it out; its own go into engine_args")
     arguments = Arguments(deployment, "exllamav2", _ARGUMENTS)
-    release, _ = version(
-        deployment.engine_version, "exllamav2", _NEWEST, _OLDEST_LINE, _NEWEST_LINE
-    )
+    release, _ = version(deployment.engine_version, RELEASES)
     tp = deployment.tensor_parallel_size
     shape = _shape(model, tp)
     mode_name = _mode(model, deployment, arguments)

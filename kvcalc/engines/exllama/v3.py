@@ -19,9 +19,9 @@ from kvcalc.core.rules import Rule, Slots
 from kvcalc.engines.exllama.pages import PAGE, shared_pool
 from kvcalc.engines.exllama.v3_layers import Kept, kept_of, on_rank
 from kvcalc.engines.exllama.v3_notes import convention, explain, not_modelled
-from kvcalc.engines.exllama.v3_settings import Settings, resolve
+from kvcalc.engines.exllama.v3_settings import RELEASES, Settings, resolve
 
-__all__ = ["plan"]
+__all__ = ["RELEASES", "plan"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:

@@ -9,10 +9,13 @@ from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines.exllama.pages import PAGE, pages_in
 from kvcalc.engines.exllama.settings import KNOWN, Arguments, longest, version
+from kvcalc.engines.releases import Releases
 
-__all__ = ["Settings", "resolve"]
+__all__ = ["RELEASES", "Settings", "resolve"]
 
-_NEWEST, _OLDEST_LINE, _NEWEST_LINE = "1.4.1", (1, 0), (1, 4)
+RELEASES = Releases(
+    "exllamav3", (1, 0, 0), (1, 4, 1), hint="1.0 to 1.4 are; exllamav2 is an engine of its own"
+)
 _KNOWN = KNOWN | {"max_num_seqs", "num_speculative_tokens"}
 _ARGUMENTS = {
     "cache_size": int,
@@ -72,9 +75,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     """
     deployment.refuse_others(_KNOWN, "exllamav3", "leave it out; its own go into engine_args")
     arguments = Arguments(deployment, "exllamav3", _ARGUMENTS)
-    release, line = version(
-        deployment.engine_version, "exllamav3", _NEWEST, _OLDEST_LINE, _NEWEST_LINE
-    )
+    release, line = version(deployment.engine_version, RELEASES)
     length = longest(model, deployment, notes)
     size = arguments.number("cache_size")
     if size is None:

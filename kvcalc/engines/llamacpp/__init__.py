@@ -35,10 +35,10 @@ from kvcalc.engines.llamacpp.ranks import ranks_of
 from kvcalc.engines.llamacpp.settings import Settings, resolve
 from kvcalc.engines.llamacpp.standins import with_tensors
 from kvcalc.engines.llamacpp.start_up import start_up_log
-from kvcalc.engines.llamacpp.version import open_changes
+from kvcalc.engines.llamacpp.version import RELEASES, open_changes
 from kvcalc.engines.llamacpp.weights import layers_told, moved, weights_by_device
 
-__all__ = ["Interval", "compute_buffer", "plan", "start_up_log"]
+__all__ = ["RELEASES", "Interval", "compute_buffer", "plan", "start_up_log"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:

@@ -12,10 +12,12 @@ from datetime import date
 from itertools import pairwise
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
+from kvcalc.core.errors import UnknownReleaseError
+from kvcalc.engines.releases import AHEAD, LATEST, newer
 
 __all__ = [
     "NEWEST",
+    "RELEASES",
     "Build",
     "Change",
     "Rules",
@@ -59,7 +61,7 @@ _DAYS = (
 """Day -> about the build of that day. The first and the last of each pair below are days on which
 the rules were measured."""
 
-_NUMBER = re.compile(r"b?(\d{4,6})", re.ASCII)
+_NUMBER = re.compile(r"b?(\d{4,9})", re.ASCII)
 _DAY = re.compile(r"20\d\d-[01]\d-[0-3]\d", re.ASCII)
 
 
@@ -97,32 +99,59 @@ class Rules(NamedTuple):
 
 
 def build(text: str | None) -> Build:
-    """Return the build of that spelling (`b11434`, `11434`, `2025-11-19`); the newest for None.
+    """Return the build of that spelling (`b11434`, `11434`, `2025-11-19`).
+
+    The newest known one for None, and for newer ones.
 
     Raises:
-        UnsupportedError: no build, or one out of the known range.
+        UnknownReleaseError: no build, or one older than those that are known.
 
     >>> build("b11434").number, build("2025-11-19").number
     (11434, 7100)
     """
-    if text is None:
+    found = _read(text)
+    return found if found.number <= NEWEST.number else NEWEST
+
+
+def _read(text: str | None) -> Build:
+    """Return the build of that spelling, with a number above the newest's where it is newer."""
+    asked = "" if text is None else text.strip().lower()
+    if text is None or asked in LATEST:
         return NEWEST
-    asked = text.strip().lower()
+    if AHEAD.fullmatch(asked):
+        return Build(NEWEST.number + 1, asked)
     if _DAY.fullmatch(asked):
         found = Build(_by_day(asked), asked)
     elif match := _NUMBER.fullmatch(asked):
         found = Build(int(match[1]), f"b{int(match[1])}")
     else:
-        raise UnsupportedError(
-            f"{text!r:.40} is no llama.cpp build",
+        raise UnknownReleaseError(
+            f"{asked!r:.40} is no llama.cpp build",
             hint=f"give its number or day, such as {NEWEST.text} or 2025-11-19",
         )
-    if not _OLDEST <= found.number <= NEWEST.number:
+    if found.number < _OLDEST:
         raise UnknownReleaseError(
             f"llama.cpp {found.text} is not known: b{_OLDEST} (2025-03-14) to {NEWEST.text} are",
             hint=f"give a build of that range, such as {NEWEST.text}",
         )
     return found
+
+
+class _Builds:
+    """The builds whose rules are known, as releases.Releases has those of other engines."""
+
+    @staticmethod
+    def warning(text: str | None) -> str:
+        """Say that a build is newer than those whose rules are known; "" where it is not.
+
+        Raises:
+            UnknownReleaseError: no build, or one older than those that are known.
+        """
+        found = _read(text)
+        return newer("llama.cpp", found.text, NEWEST.text) if found.number > NEWEST.number else ""
+
+
+RELEASES = _Builds()
 
 
 def _by_day(day: str) -> int:
@@ -139,7 +168,7 @@ def _ordinal(day: str) -> int:
     try:
         return date.fromisoformat(day).toordinal()
     except ValueError:
-        raise UnsupportedError(f"{day} is no day", hint="give one such as 2025-11-19") from None
+        raise UnknownReleaseError(f"{day} is no day", hint="give one such as 2025-11-19") from None
 
 
 class Change(NamedTuple):

@@ -18,9 +18,10 @@ from kvcalc.core.plan import CachePlan, Group, Pool, Rank
 from kvcalc.core.rules import Compressed, Grow, Rule
 from kvcalc.core.units import format_count
 from kvcalc.engines.lmcache.layers import Stored, shard, stored_of
-from kvcalc.engines.lmcache.settings import Settings, resolve
+from kvcalc.engines.lmcache.settings import RELEASES, Settings, resolve
+from kvcalc.engines.served import check_known
 
-__all__ = ["plan"]
+__all__ = ["RELEASES", "plan"]
 
 _ALIGNMENT = 4096
 """Every object is rounded up to so many bytes (AddressManager.ALIGN_BYTES)."""
@@ -39,6 +40,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         UnsupportedError: what LMCache's in-process connector has not, or kvcalc does not model.
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
+    check_known(model, "kvcalc.engines.vllm", "vLLM")
     notes = beyond(model, deployment.max_model_len)
     if deployment.dtype != "auto":
         model = msgspec.structs.replace(model, dtype=deployment.dtype)

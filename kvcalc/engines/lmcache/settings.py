@@ -5,7 +5,6 @@ LMCache 0.5.6 v1/config.py; the defaults are those of the configuration's own ta
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -15,16 +14,14 @@ from kvcalc.core.errors import (
     InvalidValueError,
     NotModelledError,
     UnknownNameError,
-    UnknownReleaseError,
-    UnsupportedError,
 )
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
+from kvcalc.engines.releases import Releases
 
-__all__ = ["Settings", "resolve"]
+__all__ = ["RELEASES", "Settings", "resolve"]
 
-_NEWEST, _LINE = "0.5.6", (0, 5)
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+)?(?:\.?(?:post|rc|dev)\d*)*", re.ASCII)
+RELEASES = Releases("LMCache", (0, 5, 0), (0, 5, 6))
 _KNOWN = {
     "engine",
     "engine_version",
@@ -101,7 +98,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
             hint="leave out save_unfull_chunk or use_layerwise",
         )
     return Settings(
-        version=_version(deployment.engine_version),
+        version=RELEASES.spelled(RELEASES.read(deployment.engine_version).number),
         tp=deployment.tensor_parallel_size,
         pp=deployment.pipeline_parallel_size,
         dtype=model.resolve(deployment.kv_cache_dtype),
@@ -158,17 +155,3 @@ def _switch(given: dict[str, str | int | float | bool], name: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidValueError(f"{name} is {value!r:.60}, not true or false")
     return value
-
-
-def _version(text: str | None) -> str:
-    given = (text or _NEWEST).strip()
-    match = _VERSION.fullmatch(given.lower())
-    if match is None:
-        raise UnsupportedError(
-            f"{given!r:.40} is no LMCache version", hint=f"give one as {_NEWEST}"
-        )
-    if (int(match[1]), int(match[2])) != _LINE:
-        raise UnknownReleaseError(
-            f"LMCache {given} is not modelled", hint=f"0.5 is, such as {_NEWEST}"
-        )
-    return given

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
@@ -14,8 +15,13 @@ from kvcalc.engines.lmdeploy.layers import Shape, split
 from kvcalc.engines.lmdeploy.pytorch import indexer_bytes, rank_of
 from kvcalc.engines.lmdeploy.settings import Settings, resolve
 from kvcalc.engines.lmdeploy.turbomind import turbomind_rank
+from kvcalc.engines.lmdeploy.version import RELEASES
+from kvcalc.engines.served import check_served
 
-__all__ = ["plan"]
+__all__ = ["RELEASES", "plan"]
+
+_TURBOMIND_READ = (0, 16, 0)
+"""Which architectures TurboMind had before was not read."""
 
 _NAMES = {
     "int8": "int8_asym",
@@ -35,6 +41,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """
     notes = beyond(model, deployment.max_model_len)
     settings = resolve(model, deployment, notes)
+    check_model(model, settings, deployment.engine_version, notes)
     model = msgspec.structs.replace(model, dtype=settings.dtype, kv_cache_dtype=None)
     if settings.backend == "turbomind":
         rank, shape = turbomind_rank(model, settings)
@@ -85,6 +92,27 @@ def _explainable(model: ModelSpec, rank: Rank, settings: Settings) -> ModelSpec 
         return None
     dtype = share.resolve(_NAMES.get(settings.policy, model.dtype))
     return share if share.growth(dtype) == rank.growth() else None
+
+
+def check_model(
+    model: ModelSpec, settings: Settings, version: str | None, notes: list[str]
+) -> None:
+    """Refuse an architecture that the engine has not: module_map.py, supported_models.py.
+
+    Raises:
+        UnsupportedError: the release does not serve it, or its other engine does.
+        NotModelledError: nothing says whether it does.
+    """
+    asked = RELEASES.read(version)
+    if settings.backend == "turbomind" and asked.number < _TURBOMIND_READ:
+        return
+    span = check_served(model, __package__, "LMDeploy", asked.number, notes, newer=asked.newer)
+    if span is not None and span.how not in ("own", settings.backend):
+        raise UnsupportedError(
+            f"{model.architecture} is served by LMDeploy's {span.how} engine alone",
+            hint=f"choose backend={span.how} in engine_args",
+            code="unserved-model",
+        )
 
 
 def _convention(states: bool, settings: Settings) -> list[str]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
+from kvcalc.core.errors import UnknownReleaseError
+from kvcalc.engines.releases import Releases
 
-__all__ = ["Release", "release"]
+__all__ = ["RELEASES", "Release", "release"]
 
-_NEWEST = (0, 18, 0)
-_OLDEST_PYTORCH = (0, 16)
-
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+|x))?(?:\.?(?:post|rc|dev)\d*)*", re.ASCII)
+_OLDEST_PYTORCH = (0, 16, 0)
+_ONE_PYTORCH = "0.16 to 0.18 are; of TurboMind older ones too"
+RELEASES = Releases("LMDeploy", (0, 0, 0), (0, 18, 0))
 
 
 class Release(NamedTuple):
@@ -38,21 +37,15 @@ class Release(NamedTuple):
 
 
 def release(text: str | None, backend: str) -> Release:
-    """Return the release that is asked for; the newest known one where none is.
+    """Return the release that is asked for; the newest known one where none is, and for newer ones.
 
     Raises:
-        UnsupportedError: no version, or one whose rules are not known.
+        UnknownReleaseError: no release, or one whose rules are not known.
     """
-    if text is None:
-        return Release(".".join(map(str, _NEWEST)), _NEWEST)
-    match = _VERSION.fullmatch(text.strip().lower())
-    if match is None:
-        raise UnsupportedError(f"{text!r:.40} is no LMDeploy version", hint="give one as 0.18.0")
-    line = (int(match[1]), int(match[2]))
-    if line > _NEWEST[:2] or (backend == "pytorch" and line < _OLDEST_PYTORCH):
+    asked = RELEASES.read(text)
+    if backend == "pytorch" and asked.number < _OLDEST_PYTORCH:
         raise UnknownReleaseError(
-            f"the {backend} engine of LMDeploy {text.strip()} is not modelled",
-            hint="0.16 to 0.18 are; of TurboMind older ones too",
+            f"the {backend} engine of LMDeploy {RELEASES.spelled(asked.number)} is not modelled",
+            hint=_ONE_PYTORCH,
         )
-    patch = match[3] or "0"
-    return Release(text.strip(), (*line, 0 if patch == "x" else int(patch)))
+    return Release(RELEASES.spelled(asked.number), asked.number)

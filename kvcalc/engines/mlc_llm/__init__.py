@@ -19,10 +19,10 @@ from kvcalc.engines.every_token import kept_group
 from kvcalc.engines.mlc_llm.estimate import token_price, total_tokens
 from kvcalc.engines.mlc_llm.layers import Shape, shape_of, states_of
 from kvcalc.engines.mlc_llm.models import compiled
-from kvcalc.engines.mlc_llm.settings import PAGE, Settings, resolve
+from kvcalc.engines.mlc_llm.settings import PAGE, RELEASES, Settings, resolve
 from kvcalc.engines.mlc_llm.start_up import mode_note, start_up_log
 
-__all__ = ["plan", "start_up_log"]
+__all__ = ["RELEASES", "plan", "start_up_log"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:

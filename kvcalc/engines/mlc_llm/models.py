@@ -87,7 +87,12 @@ def compiled(model: ModelSpec) -> Compiled:
     Raises:
         UnsupportedError: an architecture that it has not, or that is not modelled.
     """
-    name = model.architecture or "unnamed"
+    name = model.architecture
+    if name is None:
+        raise NotModelledError(
+            f"how MLC-LLM keeps {model.name} hangs on its architecture, which nothing names",
+            hint="give a model with an architecture",
+        )
     if name in _WHY:
         raise NotModelledError(
             f"MLC-LLM's cache of {name} models is not modelled: {_WHY[name]}",

@@ -9,19 +9,21 @@ from kvcalc.core.errors import (
     InvalidValueError,
     NotModelledError,
     UnknownNameError,
-    UnknownReleaseError,
     UnsupportedError,
 )
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
 from kvcalc.engines.mlc_llm.models import Compiled
+from kvcalc.engines.releases import Releases
 
-__all__ = ["MODES", "PAGE", "Settings", "resolve"]
+__all__ = ["MODES", "PAGE", "RELEASES", "Settings", "resolve"]
 
+_READ = "79d603f"
 MODES = ("local", "interactive", "server")
 PAGE = 16
 """EngineConfigNode.kv_cache_page_size."""
+RELEASES = Releases("MLC-LLM", (0, 20, 0), (0, 20, 0), lines=True, commits=(_READ,))
 _COUNTS = (
     "max_total_sequence_length",
     "prefill_chunk_size",
@@ -265,8 +267,5 @@ def _dtype(
 
 
 def _version(text: str | None) -> str:
-    if text not in (None, "0.20", "79d603f"):
-        raise UnknownReleaseError(
-            f"the rules of MLC-LLM {text:.40} were not read", hint="those of 79d603f were"
-        )
-    return "79d603f"
+    RELEASES.read(text)
+    return _READ

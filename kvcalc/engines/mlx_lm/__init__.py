@@ -19,9 +19,9 @@ from kvcalc.core.rules import Rule
 from kvcalc.engines.mlx_lm.architectures import class_of
 from kvcalc.engines.mlx_lm.layers import parts_of
 from kvcalc.engines.mlx_lm.notes import convention, explain, not_modelled
-from kvcalc.engines.mlx_lm.settings import Settings, resolve
+from kvcalc.engines.mlx_lm.settings import RELEASES, Settings, resolve
 
-__all__ = ["plan"]
+__all__ = ["RELEASES", "plan"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:

@@ -13,20 +13,18 @@ from kvcalc.core.errors import (
     InvalidValueError,
     NotModelledError,
     UnknownNameError,
-    UnknownReleaseError,
     UnsupportedError,
     WithoutEffectError,
 )
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
+from kvcalc.engines.releases import Releases
 
-__all__ = ["NEWEST", "STEP", "Settings", "resolve"]
+__all__ = ["RELEASES", "STEP", "Settings", "resolve"]
 
 STEP = 256
 """Rows that a cache grows by (models/cache.py, `step` of every class)."""
-NEWEST = "0.32.2"
-_LINE = (0, 32)
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+)?(?:\.?(?:post|rc|dev)\d*)*", re.ASCII)
+RELEASES = Releases("mlx-lm", (0, 32, 0), (0, 32, 2))
 
 _DEFAULT_MAX_MODEL_LEN = 8192
 _PREFILL_STEP, _QUANTIZED_START, _GROUP = 2048, 5000, 64
@@ -140,7 +138,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
             " quantized_kv_start"
         )
     return Settings(
-        version=_version(deployment.engine_version),
+        version=RELEASES.spelled(RELEASES.read(deployment.engine_version).number),
         max_model_len=length,
         prompt_tokens=prompt,
         prefill_step=step,
@@ -186,16 +184,3 @@ def _quantization(
             f"MLX has no groups of {group} elements", hint=f"it has {', '.join(map(str, _GROUPS))}"
         )
     return bits, group or _GROUP
-
-
-def _version(text: str | None) -> str:
-    if text is None:
-        return NEWEST
-    match = _VERSION.fullmatch(text.strip().lower())
-    if match is None:
-        raise UnsupportedError(f"{text!r:.40} is no mlx-lm version", hint=f"give one as {NEWEST}")
-    if (int(match[1]), int(match[2])) != _LINE:
-        raise UnknownReleaseError(
-            f"mlx-lm {text.strip()} is not modelled", hint=f"0.32 is, such as {NEWEST}"
-        )
-    return text.strip()

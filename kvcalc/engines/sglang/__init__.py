@@ -17,7 +17,7 @@ from kvcalc.engines.sglang.assemble import ranks_of, stage_sizes, stages_of
 from kvcalc.engines.sglang.checks import check_start, floors_of
 from kvcalc.engines.sglang.compressed import check_compressed, compressed_ranks
 from kvcalc.engines.sglang.families import is_compressed
-from kvcalc.engines.sglang.layers import check_host, check_served, check_settings
+from kvcalc.engines.sglang.layers import check_host, check_model, check_settings
 from kvcalc.engines.sglang.notes import (
     CONVENTION,
     compressed_not_modelled,
@@ -27,8 +27,9 @@ from kvcalc.engines.sglang.notes import (
 )
 from kvcalc.engines.sglang.settings import Settings, resolve
 from kvcalc.engines.sglang.start_up import start_up_log
+from kvcalc.engines.sglang.version import RELEASES
 
-__all__ = ["loading", "plan", "start_up_log"]
+__all__ = ["RELEASES", "loading", "plan", "start_up_log"]
 
 _TABLE_BYTES = 4
 """Tables of rotary positions stay in float32 on NVIDIA cards (layers/rotary_embedding/base.py)."""
@@ -42,12 +43,12 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
     notes: list[str] = []
-    check_served(model)
+    doubt = check_model(model, deployment.engine_version, notes)
     model, settings = resolve(model, deployment, notes)
     check_start(settings)
     check_host(model, settings)
     if is_compressed(model):
-        return _compressed(model, settings, notes)
+        return _compressed(model, settings, notes, doubt)
     check_settings(model, settings)
     stages = stages_of(model, settings)
     ranks = ranks_of(stages, settings)
@@ -65,6 +66,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         ranks,
         notes,
         not_modelled(stages, settings),
+        doubt=doubt,
         paged=paged,
         reuse_tokens=settings.page * settings.dcp if settings.radix and not stateful else None,
         pools="mem_cache/memory_pool.py",
@@ -95,7 +97,7 @@ def loading(model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Loadin
     )
 
 
-def _compressed(model: ModelSpec, settings: Settings, notes: list[str]) -> CachePlan:
+def _compressed(model: ModelSpec, settings: Settings, notes: list[str], doubt: str) -> CachePlan:
     check_compressed(model, settings)
     ranks = compressed_ranks(model, settings, stage_sizes)
     notes.extend(explain_compressed(ranks, settings))
@@ -105,6 +107,7 @@ def _compressed(model: ModelSpec, settings: Settings, notes: list[str]) -> Cache
         ranks,
         notes,
         compressed_not_modelled(settings),
+        doubt=doubt,
         paged=True,
         reuse_tokens=settings.page if settings.radix else None,
         pools="mem_cache/deepseek_v4_memory_pool.py",
@@ -118,6 +121,7 @@ def _plan(
     notes: list[str],
     unsupported: tuple[str, ...],
     *,
+    doubt: str,
     paged: bool,
     reuse_tokens: int | None,
     pools: str,
@@ -142,6 +146,7 @@ def _plan(
         notes=tuple(notes),
         unsupported=unsupported,
         convention=CONVENTION,
+        doubt=doubt,
         source=(
             f"SGLang 0.5.23: model_executor/pool_configurator.py, {pools},"
             " mem_cache/kv_cache_configurator.py"

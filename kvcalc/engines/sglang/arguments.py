@@ -68,7 +68,10 @@ _CHOICES = {
     "dsv4_attn_backend": ("auto", "flashmla", "trtllm"),
     "SGLANG_DSV4_COMPRESS_STATE_DTYPE": ("float32", "bfloat16"),
     "prefill_kv_cache_dequant_dtype": ("auto", "fp8_e4m3", "nvfp4"),
-    "speculative_algorithm": ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH"),
+    "speculative_algorithm": (
+        *("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH"),
+        *("DSPARK", "FROZEN_KV_MTP", "UNO"),
+    ),
 }
 
 _BACKENDS = (

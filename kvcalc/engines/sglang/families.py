@@ -15,7 +15,6 @@ __all__ = [
     "LATENT_DEFAULT",
     "PAGE_64_WITH_EXTRA_BUFFER",
     "STATEFUL",
-    "UNSERVED",
     "WINDOWED",
     "WINDOWED_AT_FIRST",
     "is_compressed",
@@ -146,12 +145,6 @@ LATENT_DEFAULT = frozenset(
     }
 )
 """MLA models that run on trtllm_mla by default on B200 (model_overrides/deepseek_v2.py)."""
-
-
-UNSERVED = {
-    "MiniMaxM3ForCausalLM": "MiniMaxM3SparseForCausalLM or MiniMaxM3SparseForConditionalGeneration",
-}
-"""Architecture that SGLang has not -> the name under which it serves such models."""
 
 
 def is_minimax_sparse(model: ModelSpec) -> bool:

@@ -34,21 +34,22 @@ from kvcalc.core.recurrent import (
     Rwkv,
     ShortConv,
 )
+from kvcalc.engines.served import check_served, doubt_of
 from kvcalc.engines.sglang.dtypes import Layout
 from kvcalc.engines.sglang.families import (
     STATEFUL,
-    UNSERVED,
     is_minimax_sparse,
     keeps_states,
 )
 from kvcalc.engines.sglang.settings import Settings
+from kvcalc.engines.sglang.version import RELEASES
 
 __all__ = [
     "Kept",
     "Rows",
     "States",
     "check_host",
-    "check_served",
+    "check_model",
     "check_settings",
     "floor_heads",
     "on_rank",
@@ -115,17 +116,20 @@ class Kept(NamedTuple):
     states: States | None
 
 
-def check_served(model: ModelSpec) -> None:
-    """Refuse what SGLang does not serve, and what is not modelled here.
+def check_model(model: ModelSpec, version: str | None, notes: list[str]) -> str:
+    """Refuse what SGLang does not serve, or is not modelled here; return what is in doubt.
+
+    Args:
+        model: as published.
+        version: the release that is asked for.
+        notes: a line is added for what was assumed.
 
     Raises:
         UnsupportedError: naming the cache or the architecture.
     """
-    served = UNSERVED.get(model.architecture or "")
-    if served is not None:
-        raise UnsupportedError(
-            f"SGLang does not serve {model.architecture}", hint=f"it serves {served}"
-        )
+    asked = RELEASES.read(version)
+    span = check_served(model, __package__, "SGLang", asked.number, notes, newer=asked.newer)
+    doubt = doubt_of(span, model, f"SGLang {RELEASES.spelled(asked.number)}")
     stateful = any(isinstance(cache, _STATES) for _, cache in model.caches())
     if stateful and model.architecture is not None and model.architecture not in STATEFUL:
         raise UnsupportedError(
@@ -152,6 +156,7 @@ def check_served(model: ModelSpec) -> None:
                 f"SGLang's cross-attention cache ({model.name}) is not modelled",
                 hint="use --engine none for the model's own arithmetic",
             )
+    return doubt
 
 
 def check_settings(model: ModelSpec, settings: Settings) -> None:

@@ -19,6 +19,7 @@ from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv, round_up
 from kvcalc.engines.sglang.arguments import Arguments
+from kvcalc.engines.sglang.version import RELEASES
 
 __all__ = ["ALGORITHMS", "DEFAULT_REQUESTS", "Speculation", "speculation_of"]
 
@@ -39,8 +40,20 @@ ALGORITHMS = {
     "eagle3": "EAGLE3",
     "draft_model": "STANDALONE",
     "ngram": "NGRAM",
+    "dflash": "DFLASH",
+    "dspark": "DSPARK",
 }
 """kvcalc's method -> SGLang's algorithm."""
+
+
+_SINCE = {
+    "DFLASH": (0, 5, 11),
+    "FROZEN_KV_MTP": (0, 5, 12),
+    "DSPARK": (0, 5, 16),
+    "UNO": (0, 5, 20),
+}
+"""Algorithm -> the first release that has it (speculative/spec_info.py, SpeculativeAlgorithm)."""
+_NOT_MODELLED = ("DSPARK", "FROZEN_KV_MTP", "UNO")
 
 
 class Speculation(NamedTuple):
@@ -112,6 +125,7 @@ def speculation_of(
     if algorithm is None:
         _refuse_halves(arguments)
         return None
+    _check_algorithm(algorithm, deployment.engine_version)
     algorithm = "EAGLE" if algorithm == "NEXTN" else algorithm
     if algorithm == "NGRAM":
         tokens = arguments.integer("speculative_num_draft_tokens") or _NGRAM_TOKENS
@@ -173,6 +187,29 @@ def _incomplete(what: str, setting: str) -> UnsupportedError:
         code="speculation-settings",
         setting=setting,
     )
+
+
+def _check_algorithm(name: str, version: str | None) -> None:
+    """Refuse an algorithm that a release has not, or that is not modelled.
+
+    Raises:
+        UnsupportedError: the release has it not.
+        NotModelledError: what it keeps is not known.
+    """
+    at = RELEASES.read(version).number
+    first = _SINCE.get(name, at)
+    if at < first:
+        raise UnsupportedError(
+            f"SGLang {RELEASES.spelled(at)} does not propose tokens by {name}:"
+            f" {RELEASES.spelled(first)} does",
+            hint=f"choose another algorithm, or give --engine-version {RELEASES.spelled(first)}",
+            setting="speculative_algorithm",
+        )
+    if name in _NOT_MODELLED:
+        raise NotModelledError(
+            f"what SGLang's speculative algorithm {name} keeps is not modelled",
+            hint="leave speculation out to size the rest",
+        )
 
 
 def _refuse_halves(arguments: Arguments) -> None:

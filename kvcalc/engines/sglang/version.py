@@ -5,12 +5,11 @@ Read in 0.5.10, 0.5.15 and 0.5.23; a release between two of them is taken to fol
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
+from kvcalc.engines.releases import Releases
 
-__all__ = ["NEWEST", "OLDEST", "Release", "release"]
+__all__ = ["NEWEST", "OLDEST", "RELEASES", "Release", "release"]
 
 
 class Release(NamedTuple):
@@ -103,33 +102,19 @@ class Release(NamedTuple):
 
 NEWEST = Release(0, 5, 23)
 OLDEST = Release(0, 5, 10)
+RELEASES = Releases("SGLang", (*OLDEST,), (*NEWEST,))
 
 _MIDDLE = Release(0, 5, 15)
 """The release read between the two."""
 
-_VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:\.?(?:post|rc|dev)\d*)*(?:\+\S*)?", re.ASCII)
-
 
 def release(text: str | None) -> Release:
-    """Return the release of that spelling; the newest known one for None.
+    """Return the release of that spelling; the newest known one for None, and for newer ones.
 
     Raises:
-        UnsupportedError: no version number, or one out of the known range.
+        UnknownReleaseError: no release, or one older than those that are known.
 
     >>> str(release("v0.5.18.post1"))
     '0.5.18'
     """
-    if text is None:
-        return NEWEST
-    match = _VERSION.fullmatch(text.strip().lower())
-    if match is None:
-        raise UnsupportedError(
-            f"{text!r:.40} is no SGLang version", hint=f"give one such as {NEWEST}"
-        )
-    found = Release(int(match[1]), int(match[2]), int(match[3]))
-    if not OLDEST <= found <= NEWEST:
-        raise UnknownReleaseError(
-            f"SGLang {found} is not known: {OLDEST} to {NEWEST} are",
-            hint=f"give a version of that range, such as {NEWEST}",
-        )
-    return found
+    return Release(*RELEASES.read(text).number)

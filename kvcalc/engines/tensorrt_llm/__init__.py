@@ -14,13 +14,14 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Floor, Group, Pool, Rank, Rows, Split
 from kvcalc.core.rules import Grow, Rule, Window
 from kvcalc.core.sizing import TokenBudget
-from kvcalc.engines.tensorrt_llm.layers import Kept, check_served, sort_layers, stages_of
+from kvcalc.engines.tensorrt_llm.layers import Kept, check_model, sort_layers, stages_of
 from kvcalc.engines.tensorrt_llm.notes import CONVENTION, explain, not_modelled
 from kvcalc.engines.tensorrt_llm.settings import Settings, resolve
 from kvcalc.engines.tensorrt_llm.start_up import start_up_log
 from kvcalc.engines.tensorrt_llm.states import of_states, state_pool
+from kvcalc.engines.tensorrt_llm.version import RELEASES
 
-__all__ = ["plan", "start_up_log"]
+__all__ = ["RELEASES", "plan", "start_up_log"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
@@ -32,7 +33,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """
     notes = beyond(model, deployment.max_model_len)
     settings = resolve(model, deployment, notes)
-    check_served(model, settings)
+    doubt = check_model(model, settings, deployment.engine_version, notes)
     stages = stages_of(model, settings)
     sorted_stages = [sort_layers(stage, settings) for stage in stages]
     if not any(sorted_stages):
@@ -66,6 +67,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         notes=tuple(notes),
         unsupported=not_modelled(settings, several=several),
         convention=CONVENTION,
+        doubt=doubt,
         source=(
             "TensorRT-LLM 001541ba: _torch/pyexecutor/resource_manager.py,"
             f" {'KVCacheManagerV2' if settings.v2 else 'KVCacheManager'}"

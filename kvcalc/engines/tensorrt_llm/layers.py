@@ -17,10 +17,12 @@ from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv
 from kvcalc.engines.every_token import span_of
+from kvcalc.engines.served import check_served, doubt_of
 from kvcalc.engines.tensorrt_llm.settings import Settings
 from kvcalc.engines.tensorrt_llm.states import check_states
+from kvcalc.engines.tensorrt_llm.version import RELEASES
 
-__all__ = ["PER_HEAD", "Kept", "ceil_heads", "check_served", "sort_layers", "stages_of"]
+__all__ = ["PER_HEAD", "Kept", "ceil_heads", "check_model", "sort_layers", "stages_of"]
 
 
 PER_HEAD = (FullAttention, SlidingWindow, ChunkedAttention)
@@ -59,12 +61,21 @@ def ceil_heads(heads: int, ranks: int) -> int:
     return cdiv(heads, ranks)
 
 
-def check_served(model: ModelSpec, settings: Settings) -> None:
-    """Refuse what is not modelled here.
+def check_model(model: ModelSpec, settings: Settings, version: str | None, notes: list[str]) -> str:
+    """Refuse what is not served or not modelled here; return what is in doubt.
+
+    Args:
+        model: as it is run.
+        settings: as resolved.
+        version: the release that is asked for.
+        notes: a line is added for what was assumed.
 
     Raises:
         UnsupportedError: naming the cache.
     """
+    asked = RELEASES.read(version)
+    span = check_served(model, __package__, "TensorRT-LLM", asked.number, notes, newer=asked.newer)
+    doubt = doubt_of(span, model, "TensorRT-LLM's PyTorch backend")
     for _, cache in model.caches():
         kinds = ("compressed_attention", "sliding_mla")
         sparse = isinstance(cache, Indexer) and cache.index_dtype != "fp8_block128"
@@ -82,7 +93,7 @@ def check_served(model: ModelSpec, settings: Settings) -> None:
         )
     check_states(model, settings)
     if settings.v2:
-        return
+        return doubt
     shapes = {
         (cache.head_dim, cache.v_head_dim or cache.head_dim)
         for _, cache in model.caches()
@@ -93,6 +104,7 @@ def check_served(model: ModelSpec, settings: Settings) -> None:
             "TensorRT-LLM's first cache manager keeps K and V of all layers in one width",
             hint="set engine_args use_kv_cache_manager_v2",
         )
+    return doubt
 
 
 def stages_of(model: ModelSpec, settings: Settings) -> list[ModelSpec]:

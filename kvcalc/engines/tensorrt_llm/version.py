@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import re
+from kvcalc.engines.releases import LATEST, Releases
 
-from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
-
-__all__ = ["NEWEST", "release"]
+__all__ = ["NEWEST", "RELEASES", "release"]
 
 NEWEST = "1.2"
-_OLDEST, _LAST = (0, 13), (1, 3)
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:post|rc|dev)\d*)*(?:\+\S*)?", re.ASCII)
+"""The line whose PyTorch backend was read."""
+RELEASES = Releases("TensorRT-LLM", (0, 13, 0), (1, 3, 0), lines=True)
 
 
 def release(text: str | None) -> str:
-    """Return the release of that spelling; the newest known line for None.
+    """Return the release of that spelling; the line that was read for None, and for newer ones.
 
     Raises:
-        UnsupportedError: no version number, or one out of the known range.
+        UnknownReleaseError: no release, or one older than those that are known.
 
     >>> release("v1.1.0rc2")
     '1.1.0'
     """
-    if text is None:
+    asked = RELEASES.read(text)
+    if text is None or asked.newer or text.strip().lower() in LATEST:
         return NEWEST
-    match = _VERSION.fullmatch(text.strip().lower())
-    if match is None:
-        raise UnsupportedError(
-            f"{text!r:.40} is no TensorRT-LLM version", hint=f"give one such as {NEWEST}"
-        )
-    line = int(match[1]), int(match[2])
-    if not _OLDEST <= line <= _LAST:
-        raise UnknownReleaseError(
-            f"TensorRT-LLM {line[0]}.{line[1]} is not known:"
-            f" {'.'.join(map(str, _OLDEST))} to {'.'.join(map(str, _LAST))} are",
-            hint=f"give a version of that range, such as {NEWEST}",
-        )
-    return ".".join(part for part in match.groups() if part is not None)
+    return RELEASES.spelled(asked.number if asked.patch_given else asked.number[:2])

@@ -12,11 +12,11 @@ from kvcalc.core.plan import CachePlan, Pool, Rank
 from kvcalc.core.units import format_count
 from kvcalc.engines.every_token import kept_group
 from kvcalc.engines.tgi.layers import Shape, shape_of
-from kvcalc.engines.tgi.settings import Settings, resolve
+from kvcalc.engines.tgi.settings import RELEASES, Settings, resolve
 from kvcalc.engines.tgi.start_up import SHRINKS, start_up_log
 from kvcalc.engines.tgi.warm_up import num_blocks
 
-__all__ = ["plan", "start_up_log"]
+__all__ = ["RELEASES", "plan", "start_up_log"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:

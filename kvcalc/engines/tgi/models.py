@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.model import ModelSpec
 
 __all__ = ["Served", "served"]
@@ -80,7 +80,12 @@ def served(model: ModelSpec) -> Served:
     Raises:
         UnsupportedError: an architecture that it keeps no blocks for, or not by rules of its own.
     """
-    name = model.architecture or "unnamed"
+    name = model.architecture
+    if name is None:
+        raise NotModelledError(
+            f"how TGI keeps {model.name} hangs on its architecture, which nothing names",
+            hint="give a model with an architecture",
+        )
     found = _SERVED.get(name)
     if found is None:
         raise UnsupportedError(

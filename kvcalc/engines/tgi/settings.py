@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
@@ -10,16 +9,16 @@ from kvcalc.core.errors import (
     InvalidValueError,
     NotModelledError,
     UnknownNameError,
-    UnknownReleaseError,
     UnsupportedError,
 )
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count, format_number_of
+from kvcalc.engines.releases import Releases
 from kvcalc.engines.tgi.attention import attention_of
 from kvcalc.engines.tgi.models import Served, served
 
-__all__ = ["Settings", "resolve"]
+__all__ = ["RELEASES", "Settings", "resolve"]
 
 _KNOWN = {
     "engine",
@@ -43,8 +42,7 @@ _FP8 = {"fp8_e4m3": "fp8_e4m3fn", "fp8_e5m2": "fp8_e5m2"}
 _FP8_ATTENTION = ("flashinfer", "paged")
 _HALVES = ("float16", "bfloat16")
 _LENGTH_ELSE = 8192
-_VERSION = re.compile(r"v?(3)\.(3)(?:\.(\d+))?(?:-dev\d*)?", re.ASCII)
-_NEWEST = "3.3.6"
+RELEASES = Releases("TGI", (3, 3, 0), (3, 3, 6), lines=True)
 
 
 class Settings(NamedTuple):
@@ -113,7 +111,7 @@ def resolve(model: ModelSpec, deployment: Deployment, notes: list[str]) -> Setti
     notes.append(f"blocks of {tokens}: attention is {attention.name}")
     prefill = deployment.max_num_batched_tokens or counts["max_batch_prefill_tokens"]
     return Settings(
-        version=_version(deployment.engine_version),
+        version=RELEASES.spelled(RELEASES.read(deployment.engine_version).number),
         served=found,
         tp=deployment.tensor_parallel_size,
         attention=attention.name,
@@ -187,13 +185,3 @@ def _kv_dtype(
             f"TGI has no fp8 cache with {attention}", hint="attention_backend: paged or flashinfer"
         )
     return name
-
-
-def _version(text: str | None) -> str:
-    if text is None:
-        return _NEWEST
-    if _VERSION.fullmatch(text.strip().lower()) is None:
-        raise UnknownReleaseError(
-            f"the rules of TGI {text.strip():.40} were not read", hint=f"3.3 is, as {_NEWEST}"
-        )
-    return text.strip()

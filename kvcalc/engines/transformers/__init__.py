@@ -18,6 +18,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank
 from kvcalc.core.recurrent import LightningAttention
 from kvcalc.core.rules import Rule
+from kvcalc.engines.served import check_served
 from kvcalc.engines.transformers.held import as_held
 from kvcalc.engines.transformers.layers import COUNTER_BYTES, Part, counters, parts_of
 from kvcalc.engines.transformers.notes import convention, explain, not_modelled
@@ -31,8 +32,9 @@ from kvcalc.engines.transformers.quantized import (
 )
 from kvcalc.engines.transformers.settings import Settings, resolve
 from kvcalc.engines.transformers.tensors import tensor_bytes
+from kvcalc.engines.transformers.version import RELEASES
 
-__all__ = ["plan", "tensor_bytes"]
+__all__ = ["RELEASES", "plan", "tensor_bytes"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
@@ -47,6 +49,9 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         model = msgspec.structs.replace(model, dtype=deployment.dtype)
     model = msgspec.structs.replace(model, kv_cache_dtype=None)
     settings = resolve(model, deployment, notes)
+    number = settings.release.major, settings.release.minor, settings.release.patch
+    newer = RELEASES.read(deployment.engine_version).newer
+    check_served(model, __package__, "transformers", number, notes, newer=newer)
     settings = _own_cache(model, settings, notes)
     held = as_held(model, settings, notes)
     if settings.cache == "paged":

@@ -5,12 +5,12 @@ Read in the released wheels themselves (4.57.1, 5.0.0, 5.12 to 5.15, 5.18, 5.20 
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
-from kvcalc.core.errors import UnknownReleaseError, UnsupportedError
+from kvcalc.core.errors import UnknownReleaseError
+from kvcalc.engines.releases import Releases
 
-__all__ = ["LATENT_SINCE", "NEWEST", "Release", "release"]
+__all__ = ["LATENT_SINCE", "NEWEST", "RELEASES", "Release", "release"]
 
 
 class Release(NamedTuple):
@@ -59,28 +59,20 @@ LATENT_SINCE = (5, 15)
 """First line whose MLA models cache the latent: models/deepseek_v3/modeling_deepseek_v3.py of
 5.14.0 passes key_states and value_states to the cache, that of 5.15.0 kv_nope and k_rot."""
 _OLDEST, _FIRST_OF_5 = (4, 57), (5, 0)
-
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:post|rc|dev)\d*)*", re.ASCII)
+RELEASES = Releases("transformers", (*_OLDEST, 0), (NEWEST.major, NEWEST.minor, NEWEST.patch))
 
 
 def release(text: str | None) -> Release:
-    """Return the release of that spelling; the newest known one for None.
+    """Return the release of that spelling; the newest known one for None, and for newer ones.
 
     Raises:
-        UnsupportedError: no version number, or one out of the known range.
+        UnknownReleaseError: no release, or one whose rules are not known.
 
     >>> str(release("v4.57.1")), str(release("5.24"))
     ('4.57.1', '5.24.0')
     """
-    if text is None:
-        return NEWEST
-    match = _VERSION.fullmatch(text.strip().lower())
-    if match is None:
-        raise UnsupportedError(
-            f"{text!r:.40} is no transformers version", hint=f"give one such as {NEWEST}"
-        )
-    found = Release(int(match[1]), int(match[2]), int(match[3] or 0))
-    if found.line != _OLDEST and not _FIRST_OF_5 <= found.line <= NEWEST.line:
+    found = Release(*RELEASES.read(text).number)
+    if _OLDEST < found.line < _FIRST_OF_5:
         raise UnknownReleaseError(
             f"transformers {found} is not known: 4.57 and 5.0 to {NEWEST} are",
             hint=f"give a version of that range, such as {NEWEST}",

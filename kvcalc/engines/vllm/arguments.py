@@ -50,6 +50,7 @@ ENGINE_ARGS = (
     *_FROM_ZERO,
     *_SIZES,
     "cudagraph_mode",
+    "hf_overrides",
     "kv_offloading_backend",
     "limit_mm_per_prompt",
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
@@ -66,7 +67,6 @@ NOT_MODELLED = {
     "cudagraph_capture_sizes": "graphs' memory would have to be known by what is captured",
     "disable_sliding_window": "every window's cache would have to be planned as that of all tokens",
     "enable_sleep_mode": "its allocator would have to be modelled",
-    "hf_overrides": "put the changes into a copy of config.json and name that",
     "kv_cache_dtype_skip_layers": "a cache dtype of each layer would be needed",
     "kv_transfer_config": "a connector's buffers would have to be known; kv_offloading_size is"
     " modelled",

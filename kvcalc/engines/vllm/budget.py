@@ -9,28 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil
+from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.dtypes import element_bytes
-from kvcalc.core.errors import NotModelledError
 from kvcalc.core.memory import MemoryBudget, Term, TermName, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_number_of
 from kvcalc.core.visible import Visible, driver_context, named_card, visible
 from kvcalc.core.widths import Span, Widths, widths_of
+from kvcalc.engines.vllm import profile_v0
 from kvcalc.engines.vllm.arguments import graph_mode, limits_of, takes_no_input
 from kvcalc.engines.vllm.lora import adapters
 from kvcalc.engines.vllm.profile import (
-    Asked,
     Step,
     activation,
     communication,
     context,
     counts_graphs,
+    doubt,
     encoder,
     graphs,
-    step_of,
+    steps_of,
+    token_table,
+    widened,
 )
 from kvcalc.engines.vllm.settings import Settings, resolve
 from kvcalc.engines.vllm.version import release
@@ -64,28 +67,34 @@ def budgets(
     gpu = named_card(deployment)
     model, settings = resolve(model, deployment, [])
     v0 = release(plan.engine_version).engine == "v0"
-    widths = widths_of(model)
     seen = visible(gpu)
     share, why = _share(deployment, settings, seen)
+    context_before = _context_before(gpu)
+    counted = profile_v0.counted(settings) if v0 else None
     found = []
     for number, weight in enumerate(weights):
-        step = step_of(
-            model,
-            settings,
-            v0=v0,
-            last=number == len(weights) - 1,
-            experts_dealt=bool(deployment.enable_expert_parallel),
-            asked=Asked(deployment.max_num_batched_tokens, deployment.max_num_seqs),
+        last = number == len(weights) - 1
+        profiled = _Profiled(
+            model=model,
+            settings=settings,
+            deployment=deployment,
+            gpu=gpu,
+            counted=counted,
+            steps=steps_of(model, settings, deployment, v0=v0, last=last),
+            doubt=doubt(settings, v0=v0),
         )
-        inside = tuple(
-            _terms(model, widths, step, settings, gpu, deployment, v0=v0, first=number == 0)
-        )
-        captured = _graphs(model, settings, deployment, gpu)
-        outside: tuple[Term, ...] = ()
+        inside = tuple(_terms(profiled, first=number == 0))
+        outside = _graphs(model, settings, deployment, gpu)
         if counts_graphs(settings):
-            inside += captured
+            inside, outside = (*inside, *outside), ()
+        rest = tuple(_rest(profiled))
+        if counted is None or counted.kernels:
+            inside += rest
         else:
-            outside = captured
+            outside += rest
+        before: tuple[Term, ...] = (context_before,)
+        if counted is not None and counted.context:
+            inside, before = (*inside, context_before), ()
         found.append(
             MemoryBudget(
                 total_bytes=gpu.memory_bytes,
@@ -95,12 +104,34 @@ def budgets(
                 outside=outside,
                 seen_bytes=(seen.low_bytes, seen.high_bytes),
                 free_bytes=free_bytes,
-                before=(_context_before(gpu),),
+                before=before,
                 checks_share=True,  # request_memory, where the bytes of the cache are given too
                 given_bytes=deployment.kv_cache_memory_bytes,
             )
         )
     return tuple(found)
+
+
+class _Profiled(NamedTuple):
+    """What the profile of a rank is of.
+
+    Attributes:
+        model: as vLLM runs it.
+        settings: as resolved.
+        deployment: as asked for.
+        gpu: of the rank.
+        counted: what V0 takes off the share; None: V1.
+        steps: that it may run.
+        doubt: how little is known of the release.
+    """
+
+    model: ModelSpec
+    settings: Settings
+    deployment: Deployment
+    gpu: GpuSpec
+    counted: profile_v0.Counted | None
+    steps: tuple[Step, ...]
+    doubt: float
 
 
 def _share(
@@ -116,61 +147,83 @@ def _share(
     )
 
 
-def _terms(
-    model: ModelSpec,
-    widths: Widths,
-    step: Step,
-    settings: Settings,
-    gpu: GpuSpec,
-    deployment: Deployment,
-    *,
-    v0: bool,
-    first: bool,
-) -> Iterator[Term]:
+def _terms(profiled: _Profiled, *, first: bool) -> Iterator[Term]:
+    """Return what torch has at the profile's peak, and what is there already."""
+    model, settings, deployment, gpu = profiled[:4]
+    widths = widths_of(model)
+    step = profiled.steps[-1]
     itemsize = element_bytes(model.dtype)
     guessed = "" if widths.known else "; the model's widths are guessed: its config told none"
     rows = format_number_of(step.rows, "row")
     sampled = f", or sampling from {rows} of logits" if step.rows else ""
-    peak = activation(model, widths, step, gpu.memory_bytes, itemsize)
+    found = activation(model, widths, profiled.steps, gpu.memory_bytes, itemsize)
+    peak = widened(found, profiled.doubt, gpu.memory_bytes)
     yield _term(
         "activation",
         peak,
         f"a step of {format_number_of(step.tokens, 'token')}{sampled}"
-        f" (gpu_model_runner.py, profile_run){guessed}",
+        f" (gpu_model_runner.py, profile_run){guessed}{_doubted(profiled)}",
     )
+    if profiled.counted is not None:
+        yield _term(
+            "other",
+            profile_v0.beyond(profiled.counted, found),
+            f"small tensors and gaps between them; this release counts {profiled.counted.source}",
+            "allocator",
+        )
     limits = limits_of(deployment)
     if widths.multimodal and first and not takes_no_input(limits):
-        span = encoder(widths, step, gpu.memory_bytes, itemsize, v0=v0)
-        yield _encoder(span, limits or {}, v0=v0)
+        yield _encoder(profiled, widths, limits or {})
     slots = adapters(model, widths, deployment, settings)
     if slots is not None:
         yield _term("other", slots.span, slots.source, "adapters")
+    table = token_table(settings)
+    if table.high:
+        yield _term(
+            "other", table, "token ids of every sequence, for n-grams (gpu_model_runner.py)", "ids"
+        )
+
+
+def _rest(profiled: _Profiled) -> Iterator[Term]:
+    """Return what is not torch's."""
+    settings, gpu = profiled.settings, profiled.gpu
     talk = communication(settings)
     if talk.high:
         yield _term("communication", talk, f"NCCL and all-reduce buffers: {_MEASURED}")
+    span = context(settings, gpu.memory_bytes, shared=gpu.memory_kind == "unified")
     yield _term(
         "context",
-        context(settings, gpu.memory_bytes, shared=gpu.memory_kind == "unified"),
-        f"kernels, cuBLAS: {_MEASURED}",
+        widened(span, profiled.doubt),
+        f"kernels, cuBLAS: {_MEASURED}{_doubted(profiled)}",
         "kernels",
     )
 
 
-def _encoder(span: Span, limits: dict[str, int], *, v0: bool) -> Term:
-    """Return what an encoder takes beside the language model's step.
+def _doubted(profiled: _Profiled) -> str:
+    share = round(100 * profiled.doubt)
+    return f"; {share} % wider, as few starts of {profiled.settings.release} are known"
+
+
+def _encoder(profiled: _Profiled, widths: Widths, limits: dict[str, int]) -> Term:
+    """Return what an encoder takes on top of the language model's step.
 
     V1's cache has room for a step or the largest item however many a prompt may have; V0 profiles
     as many as that.
-
-    Raises:
-        UnsupportedError: V0, and more than one a prompt.
     """
-    if v0 and max(limits.values(), default=1) > 1:
-        raise NotModelledError(
-            "V0's profile encodes as many inputs as limit_mm_per_prompt allows: that is not"
-            " modelled for more than one",
-            hint="set it to one of each kind, or give a later version (0.11.0 or newer)",
+    model, step = profiled.model, profiled.steps[-1]
+    itemsize = element_bytes(model.dtype)
+    memory = profiled.gpu.memory_bytes
+    if profiled.counted is not None:
+        peak = activation(model, widths, profiled.steps, memory, itemsize)
+        span = profile_v0.encoder_v0(model, widths, profiled.deployment, step.tokens, peak)
+        return _term(
+            "other",
+            widened(span, profiled.doubt),
+            "the encoder's outputs and peak, with the largest items of every kind"
+            " (multimodal/profiling.py)",
+            "encoder",
         )
+    span = encoder(widths, step, memory, itemsize)
     some = " (some kinds are put off)" if 0 in limits.values() else ""
     return _term(
         "other",

@@ -185,6 +185,8 @@ def _speculation(settings: Settings) -> Iterator[str]:
     if count:
         kept = "is" if count == 1 else "are"
         yield f"{format_number_of(count, 'draft layer')} {kept} kept too ({spec.method})"
+    if spec.unweighed:
+        yield f"the weights of what proposes tokens ({spec.method}) are not known, and not counted"
     if spec.lookahead:
         yield (
             f"a running request holds {format_number_of(spec.lookahead, 'slot')} beyond its tokens"

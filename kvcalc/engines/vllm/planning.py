@@ -107,7 +107,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         ranks=ranks,
         split="one_pool",
         max_model_len=settings.max_model_len,
-        max_running=settings.max_num_seqs,
+        max_running=settings.max_running,
         reuse_tokens=_reuse(grouping, layers, settings) if settings.prefix_caching else None,
         report=settings.rules.report,
         # Pages side by side once counted by their width: get_max_concurrency_for_kv_cache_config.
@@ -120,6 +120,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         notes=tuple(notes),
         unsupported=platform.unsupported(layers, grouping, settings),
         convention=platform.convention(settings),
+        doubt=settings.doubt,
         source=platform.source(settings),
     )
 

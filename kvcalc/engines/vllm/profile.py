@@ -2,11 +2,11 @@
 
 The profile runs one step of max_num_batched_tokens tokens, then the sampler on max_num_seqs rows of
 logits, and takes the peak: v1/worker/gpu_model_runner.py, profile_run and _dummy_sampler_run (0.11,
-0.19, 0.33); V0's worker/worker.py, determine_num_available_blocks. What cannot be read there is a
-span. LOGIT_BYTES, CONTEXT and COMMUNICATION are those of the fitted half of public starts
-(tests/engines/vllm/starts.tsv says which half, test_starts.py holds them to it); GRAPHS are
-estimates that other logs print; workspaces and towers are allowances, which only the whole span is
-judged by.
+0.19, 0.33); V0's is in `profile_v0`. What cannot be read there is a span. LOGIT_BYTES, CONTEXT and
+COMMUNICATION are those of the fitted half of public starts (tests/engines/vllm/starts.tsv says
+which half, test_starts.py holds them to it); GRAPHS are estimates that other logs print; workspaces
+and towers are allowances, which only the whole span is judged by. The further a release is from
+those that starts confirm, the wider its spans are (STARTS, doubt).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcalc.core.attention import Mla
+from kvcalc.core.deployment import Deployment
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.widths import Span, Widths
+from kvcalc.core.widths import Span, Widths, is_multimodal
+from kvcalc.engines.vllm import profile_v0
 from kvcalc.engines.vllm.scheduling import runs_ahead
 from kvcalc.engines.vllm.settings import Settings
 
@@ -26,21 +28,25 @@ __all__ = [
     "GRAPHS_COUNTED_SINCE",
     "HIDDEN_COPIES",
     "LOGIT_BYTES",
-    "Asked",
+    "STARTS",
     "Step",
     "activation",
     "communication",
     "context",
     "counts_graphs",
+    "doubt",
     "encoder",
     "graphs",
     "sampler_of",
-    "step_of",
+    "steps_of",
+    "token_table",
+    "widened",
 ]
 
 _GIB = 2**30
 _HALF = 2
 """Bytes of an activation."""
+_TOKEN_ID = 4
 
 _NO_SORT_SINCE = (0, 17)
 """v1/sample/ops/topk_topp_triton.py; before, top-p sorts all logits with their indices."""
@@ -90,13 +96,27 @@ _TOWER = 0.045
 """Part of the card by which an encoder's own peak may lie above the language model's."""
 _LARGEST_ITEM = 16_384
 """Tokens of the largest image or video where they exceed a step."""
-_V0_TOWER = 0.10
 
-_V0_CHUNKS_ABOVE = 32 * 1024
-_V0_CHUNK = (512, 2048)
-_V0_LEAST = 2048
-_V0_CHUNK_GREW = (0, 6, 5)
-_V0_SEQS = 256
+STARTS: dict[str, dict[tuple[int, int], int]] = {
+    "v0": {(0, 2): 6, (0, 3): 2, (0, 4): 2, (0, 5): 1, (0, 6): 5, (0, 7): 4, (0, 8): 1, (0, 9): 1},
+    "v1": {
+        (0, 9): 3,
+        (0, 10): 3,
+        (0, 11): 7,
+        (0, 16): 1,
+        (0, 19): 24,
+        (0, 22): 1,
+        (0, 26): 2,
+        (0, 27): 2,
+        (0, 31): 1,
+    },
+}
+"""Public starts that lie inside of what is predicted, by engine and release (test_starts.py)."""
+_DOUBT_MOST = 0.3
+_DOUBT_OF_GPU = 0.02
+"""Part of the GPU that the peak may lie above what is predicted, for a doubt of 1."""
+_TERMS_SINCE = (0, 6, 4)
+"""Before, logs tell what was left alone and no terms of it: the most is doubted."""
 
 
 class Step(NamedTuple):
@@ -108,6 +128,7 @@ class Step(NamedTuple):
         tp: ranks that share a layer.
         expert_tp: ranks that share an expert (1 where whole experts are dealt out).
         sampler: key of LOGIT_BYTES.
+        in_parts: products are made in parts that are summed afterwards.
     """
 
     tokens: int
@@ -115,47 +136,41 @@ class Step(NamedTuple):
     tp: int
     expert_tp: int
     sampler: str
+    in_parts: bool = False
 
 
-class Asked(NamedTuple):
-    """Tokens and sequences of a step as the deployment gives them; None where it does not."""
-
-    tokens: int | None
-    seqs: int | None
-
-
-def step_of(
-    model: ModelSpec, settings: Settings, *, v0: bool, last: bool, experts_dealt: bool, asked: Asked
-) -> Step:
-    """Return the step that a rank is profiled with.
+def steps_of(
+    model: ModelSpec, settings: Settings, deployment: Deployment, *, v0: bool, last: bool
+) -> tuple[Step, ...]:
+    """Return the steps that a rank may be profiled with: one where it is known which.
 
     Args:
         model: as vLLM runs it.
         settings: as resolved for V1.
+        deployment: as asked for.
         v0: the engine before V1 starts.
         last: the rank's stage is the last.
-        experts_dealt: expert parallelism is on.
-        asked: what of the step the deployment itself says.
     """
-    tokens, seqs = settings.max_num_batched_tokens, settings.max_num_seqs
-    if v0:
-        seqs = asked.seqs or _V0_SEQS
-        tokens = asked.tokens or _v0_tokens(settings)
-    return Step(
-        tokens=tokens,
-        rows=min(seqs, tokens) if last else 0,
+    step = Step(
+        tokens=settings.max_num_batched_tokens,
+        rows=min(settings.max_num_seqs, settings.max_num_batched_tokens) if last else 0,
         tp=settings.tp,
-        expert_tp=1 if experts_dealt else settings.tp,
+        expert_tp=1 if deployment.enable_expert_parallel else settings.tp,
         sampler=sampler_of(model, settings, v0=v0),
     )
-
-
-def _v0_tokens(settings: Settings) -> int:
-    """A prompt is computed at once up to 32k tokens, in chunks above (engine/arg_utils.py)."""
-    length = settings.max_model_len
-    if length > _V0_CHUNKS_ABOVE:
-        return _V0_CHUNK[settings.release.number >= _V0_CHUNK_GREW]
-    return max(length, _V0_LEAST)
+    if not v0:
+        return (step,)
+    multimodal = is_multimodal(model)
+    tokens = profile_v0.tokens_of(model, settings, deployment, multimodal=multimodal)
+    rows = min(deployment.max_num_seqs or profile_v0.SEQS, tokens) if last else 0
+    parts = profile_v0.sums_parts(model, settings)
+    step = step._replace(tokens=tokens, rows=rows, in_parts=parts)
+    items, _ = profile_v0.items_of(model, deployment)
+    if not multimodal or not items:
+        return (step,)
+    # As many sequences as hold the largest items, at least one: model_runner.py, profile_run.
+    one = step._replace(rows=min(1, rows))
+    return (one, step, one._replace(tokens=max(tokens, items)))
 
 
 def sampler_of(model: ModelSpec, settings: Settings, *, v0: bool) -> str:
@@ -169,25 +184,32 @@ def sampler_of(model: ModelSpec, settings: Settings, *, v0: bool) -> str:
 
 
 def activation(
-    model: ModelSpec, widths: Widths, step: Step, card_bytes: int, itemsize: int
+    model: ModelSpec, widths: Widths, steps: tuple[Step, ...], card_bytes: int, itemsize: int
 ) -> Span:
-    """Return the peak of torch's memory in the profile beyond the weights.
+    """Return the peak of torch's memory in the profile beyond the weights, of any of the steps."""
+    found = [_peak(widths, step, itemsize) for step in steps]
+    peak = Span(min(span.low for span in found), max(span.high for span in found))
+    if any(isinstance(cache, Mla) for _, cache in model.caches()):
+        peak += Span(0, int(card_bytes * _LATENT_WORKSPACE))
+    return peak
 
-    It is the greater of an MLP's inner tensors and the sampler's, each with copies of the residual
-    stream; workspaces of experts stay. Logits in 32 bits need no copy in 32 bits.
+
+def _peak(widths: Widths, step: Step, itemsize: int) -> Span:
+    """Return the greater of an MLP's inner tensors and the sampler's.
+
+    Each has copies of the residual stream; workspaces of experts stay. Logits in 32 bits need no
+    copy in 32 bits.
     """
     stream = widths.hidden.times(step.tokens * itemsize)
     # Gate and up in one tensor and their product in another: three times the inner width; kernels
-    # that quantise make a copy of the product.
-    inner = widths.inner.times(step.tokens * itemsize * 6, step.tokens * itemsize * 7)
+    # that quantise make a copy of the product. In eight parts, gate and up are there nine times.
+    low, high = (32, 38) if step.in_parts else (6, 7)
+    inner = widths.inner.times(step.tokens * itemsize * low, step.tokens * itemsize * high)
     layers = inner.over(2 * step.tp) + stream.times(*HIDDEN_COPIES["layers"])
     low, high = (size - _HALF * (itemsize > _HALF) for size in LOGIT_BYTES[step.sampler])
     logits = widths.vocab.times(step.rows * low, step.rows * high)
     sampling = logits + stream.times(*HIDDEN_COPIES["sampling"])
-    found = layers.or_more(sampling) + _experts(widths, step, itemsize)
-    if any(isinstance(cache, Mla) for _, cache in model.caches()):
-        found += Span(0, int(card_bytes * _LATENT_WORKSPACE))
-    return found
+    return layers.or_more(sampling) + _experts(widths, step, itemsize)
 
 
 def _experts(widths: Widths, step: Step, itemsize: int) -> Span:
@@ -215,6 +237,19 @@ def communication(settings: Settings) -> Span:
     if settings.tp == 1:
         return _gib(*(_STAGES if settings.pp > 1 else (0, 0)))
     return _gib(*COMMUNICATION[_link(settings)])
+
+
+def token_table(settings: Settings) -> Span:
+    """Return the token ids that are kept on the GPU for n-grams: max_num_seqs x max_model_len.
+
+    v1/worker/gpu_model_runner.py, token_ids_gpu_tensor (0.18 on); the second runner keeps them in
+    memory that host and GPU share.
+    """
+    spec = settings.speculation
+    if spec is None or spec.method != "ngram_gpu":
+        return Span(0, 0)
+    size = settings.max_num_seqs * settings.max_model_len * _TOKEN_ID
+    return Span(0 if settings.release.line >= _V2_FOR_DENSE else size, size)
 
 
 def _link(settings: Settings) -> str:
@@ -248,16 +283,34 @@ def graphs(card_bytes: int, layers: int, *, tp: int, proposes: bool, shared: boo
     return Span(int(low * _GIB + low_part * card_bytes), int(most * _GIB))
 
 
-def encoder(widths: Widths, step: Step, card_bytes: int, itemsize: int, *, v0: bool) -> Span:
+def encoder(widths: Widths, step: Step, card_bytes: int, itemsize: int) -> Span:
     """Return what a tower adds: the encoder cache, and its own peak where it is the greater.
 
     The cache has room for the tokens of a step, or of the largest item: v1/core/
     encoder_cache_manager.py, compute_mm_encoder_budget; the profile fills it.
     """
-    low = 0 if v0 else step.tokens * widths.hidden.low * itemsize
+    low = step.tokens * widths.hidden.low * itemsize
     high = max(step.tokens, _LARGEST_ITEM) * widths.hidden.high * itemsize
-    part = _V0_TOWER if v0 else _TOWER
-    return Span(min(low, high), high + int(card_bytes * part))
+    return Span(min(low, high), high + int(card_bytes * _TOWER))
+
+
+def doubt(settings: Settings, *, v0: bool) -> float:
+    """Return how little is known of a release: 0 where many starts of it are, 0.3 where none is.
+
+    A start counts the less the further its release is.
+    """
+    if settings.release.number < _TERMS_SINCE:
+        return _DOUBT_MOST
+    at = settings.release.line[1]
+    starts = STARTS["v0" if v0 else "v1"].items()
+    known = sum(number / (1 + (line[1] - at) ** 2) for line, number in starts)
+    return min(_DOUBT_MOST, 1 / (1 + known))
+
+
+def widened(span: Span, by: float, card_bytes: int = 0) -> Span:
+    """Return a span wider by a doubt, and by its part of a GPU."""
+    more = int(card_bytes * by * _DOUBT_OF_GPU)
+    return Span(int(span.low * (1 - by)), int(span.high * (1 + by)) + more)
 
 
 def _gib(low: float, high: float) -> Span:

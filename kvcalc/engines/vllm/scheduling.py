@@ -72,6 +72,8 @@ def overlaps(
     if is_pooling(model):
         return False
     method = speculation.method if speculation is not None else None
+    if method in ("suffix", "medusa", "mlp_speculator"):
+        return False
     if method == "ngram" and not rules.ngram_overlaps:
         return False
     if method == "draft_model" and not rules.drafts_overlap:

@@ -1,43 +1,24 @@
 """Which architectures vLLM serves, and which of them over pipeline stages.
 
-model_executor/models/registry.py of every compared release (_CAME_BY), vLLM 0.33's
-_PREVIOUSLY_SUPPORTED_MODELS there, and the SupportsPP interface of each class; what was refused
-when it was asked for, and is not in those lists, never was served.
+model_executor/models/registry.py of every release (served.tsv), the SupportsPP interface of each
+class, and what a class says of a checkpoint that belongs to another (ChatGLMForCausalLM and
+QWenLMHeadModel, __init__).
 """
 
 from __future__ import annotations
 
-from kvcalc.core.errors import UnsupportedError
+import json
+
+import msgspec
+
+from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.model import ModelSpec
-from kvcalc.engines.vllm.rules import COMPARED
-from kvcalc.engines.vllm.version import Release, release
+from kvcalc.core.widths import is_multimodal
+from kvcalc.engines.served import check_served, doubt_of
+from kvcalc.engines.vllm.version import RELEASES, Release
 
-__all__ = ["check_served"]
-
-_UNTIL = {
-    "AquilaForCausalLM": (0, 24), "AquilaModel": (0, 24), "ArcticForCausalLM": (0, 28),
-    "AyaVisionForConditionalGeneration": (0, 24), "BaiChuanForCausalLM": (0, 24),
-    "BaichuanForCausalLM": (0, 24), "BambaForCausalLM": (0, 23), "BartModel": (0, 10),
-    "BartForConditionalGeneration": (0, 10), "MBartForConditionalGeneration": (0, 10),
-    "Grok1ForCausalLM": (0, 24),
-    "Grok1ModelForCausalLM": (0, 24), "InternLMForCausalLM": (0, 23), "MPTForCausalLM": (0, 28),
-    "MiniMaxForCausalLM": (0, 23), "MiniMaxM1ForCausalLM": (0, 23),
-    "MiniMaxText01ForCausalLM": (0, 23), "MiniMaxVL01ForConditionalGeneration": (0, 23),
-    "MllamaForConditionalGeneration": (0, 10), "MptForCausalLM": (0, 28),
-    "PersimmonForCausalLM": (0, 25), "Phi3SmallForCausalLM": (0, 9), "QWenLMHeadModel": (0, 23),
-    "StableLMEpochForCausalLM": (0, 28), "XverseForCausalLM": (0, 23),
-}  # fmt: skip
-"""Architecture -> the last release line that serves it."""
-
-_NEVER = (
-    "BailingMoeLinearV2ForCausalLM",
-    "HunYuanForCausalLM", "LlavaLlamaForCausalLM", "LlavaLlamaModel", "LlavaMistralForCausalLM",
-    "LlavaQwenForCausalLM", "MT5ForConditionalGeneration",
-    "MiniMaxM3ForCausalLM", "OpenELMForCausalLM", "RWKV7ForCausalLM", "RecurrentGemmaForCausalLM",
-    "Rwkv5ForCausalLM", "Rwkv6ForCausalLM", "RwkvForCausalLM", "Step3p7FlashForCausalLM",
-    "T5ForConditionalGeneration", "UMT5ForConditionalGeneration", "YuanForCausalLM",
-    "xLSTMForCausalLM",
-)  # fmt: skip
+__all__ = ["architecture_named", "as_overridden", "check_model"]
 
 _ONE_STAGE = (
     "Eagle3LlamaForCausalLM", "EagleLlamaForCausalLM", "Gemma3TextModel", "Gemma3nForCausalLM",
@@ -47,90 +28,82 @@ _ONE_STAGE = (
     "WhisperForConditionalGeneration", "Zamba2ForCausalLM",
 )  # fmt: skip
 
-
-_CAME_BY = {
-    "0.9.2": (
-        "Ernie4_5_MoeForCausalLM FalconH1ForCausalLM Gemma3nForConditionalGeneration "
-        "Glm4vForConditionalGeneration GraniteMoeHybridForCausalLM HunYuanMoEV1ForCausalLM "
-        "MiMoForCausalLM MiniMaxM1ForCausalLM MiniMaxVL01ForConditionalGeneration "
-        "NemotronHForCausalLM Qwen2_5OmniForConditionalGeneration Qwen3ForSequenceClassification"
-    ),
-    "0.10.0": (
-        "ArceeForCausalLM BailingMoeForCausalLM Exaone4ForCausalLM Glm4MoeForCausalLM "
-        "HunYuanDenseV1ForCausalLM MiniMaxForCausalLM VoxtralForConditionalGeneration"
-    ),
-    "0.10.1": (
-        "Cohere2VisionForConditionalGeneration Ernie4_5ForCausalLM Gemma3nForCausalLM "
-        "Glm4vMoeForConditionalGeneration GptOssForCausalLM Llama4ForCausalLM "
-        "MBartForConditionalGeneration SmolLM3ForCausalLM Step3TextForCausalLM "
-        "Step3VLForConditionalGeneration"
-    ),
-    "0.10.2": (
-        "ApertusForCausalLM Gemma3TextModel InternVLForConditionalGeneration Lfm2ForCausalLM "
-        "LlamaForCausalLMEagle3 Qwen3NextForCausalLM SeedOssForCausalLM"
-    ),
-    "0.11.0": (
-        "BailingMoeV2ForCausalLM DeepseekV32ForCausalLM LongcatFlashForCausalLM Olmo3ForCausalLM "
-        "Qwen3VLForConditionalGeneration Qwen3VLMoeForConditionalGeneration"
-    ),
-    "0.11.2": (
-        "KimiLinearForCausalLM Lfm2MoeForCausalLM MiniMaxM2ForCausalLM "
-        "PaddleOCRVLForConditionalGeneration Qwen3OmniMoeForConditionalGeneration"
-    ),
-    "0.14.0": "Grok1ForCausalLM Lfm2VlForConditionalGeneration MiMoV2FlashForCausalLM",
-    "0.15.1": "Glm4MoeLiteForCausalLM KimiK25ForConditionalGeneration Step3p5ForCausalLM",
-    "0.16.0": "GlmMoeDsaForCausalLM",
-    "0.17.1": "Qwen3_5ForConditionalGeneration Qwen3_5MoeForConditionalGeneration",
-    "0.19.0": "Gemma4ForCausalLM Gemma4ForConditionalGeneration",
-    "0.20.0": "DeepseekV4ForCausalLM Ministral3ForCausalLM",
-    "0.21.0": "LagunaForCausalLM",
-    "0.22.0": "MiniCPMV4_6ForConditionalGeneration",
-    "0.23.0": "Step3p7ForConditionalGeneration",
-    "0.24.0": "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration",
-    "0.27.0": "KimiK3ForConditionalGeneration Qwen3_5ForCausalLM Qwen3_5MoeForCausalLM",
+_WITH_IMAGES = {
+    "ChatGLMModel": "GLM4VForCausalLM",
+    "ChatGLMForConditionalGeneration": "GLM4VForCausalLM",
+    "QWenLMHeadModel": "QwenVLForConditionalGeneration",
 }
-"""Compared release -> architectures that its registry has and the compared one before lacks."""
+"""Class that refuses a checkpoint with an image encoder -> the class that is to be named."""
+_SPLIT_SINCE = (0, 7, 3)
+"""models/chatglm.py and models/qwen.py: before, one class had both."""
 
 
-def _too_early(name: str, wanted: Release) -> str | None:
-    """Return the compared release that first serves an architecture, if `wanted` surely not."""
-    compared = COMPARED.split()
-    for first, names in _CAME_BY.items():
-        if name in names.split():
-            before = release(compared[compared.index(first) - 1])
-            return first if wanted.number <= before.number else None
-    return None
+def architecture_named(overrides: str) -> str | None:
+    """Return the architecture that hf_overrides names; None where it says something else.
+
+    >>> architecture_named('{"architectures": ["GLM4VForCausalLM"]}')
+    'GLM4VForCausalLM'
+    """
+    try:
+        changed = json.loads(overrides)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(changed, dict) or list(changed) != ["architectures"]:
+        return None
+    names = changed["architectures"]
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
 
 
-def check_served(model: ModelSpec, wanted: Release, pipeline_parallel_size: int) -> None:
-    """Refuse an architecture that the release does not serve, or not over several stages.
+def as_overridden(model: ModelSpec, deployment: Deployment) -> ModelSpec:
+    """Return the model under the architecture that hf_overrides names, where it names one.
 
     Raises:
-        UnsupportedError: either.
+        NotModelledError: another change of the config.
     """
+    value = deployment.engine_args.get("hf_overrides")
+    if value is None:
+        return model
+    name = architecture_named(str(value))
+    if name is None:
+        raise NotModelledError(
+            "vLLM's hf_overrides is not modelled but for the architecture",
+            hint="put the changes into a copy of config.json and name that",
+        )
+    return msgspec.structs.replace(model, architecture=name)
+
+
+def check_model(model: ModelSpec, wanted: Release, deployment: Deployment, notes: list[str]) -> str:
+    """Refuse a model that the release does not serve so; return what is in doubt of it.
+
+    Args:
+        model: under the architecture that it is run as.
+        wanted: the release.
+        deployment: as asked for.
+        notes: a line is added for what was assumed.
+
+    Raises:
+        UnsupportedError: the architecture is not served, wants to be named otherwise, or is not
+            split into several stages.
+        NotModelledError: nothing says whether it is served, or what by transformers' code.
+    """
+    newer = RELEASES.read(deployment.engine_version).newer
+    span = check_served(model, __package__, "vLLM", wanted.number, notes, newer=newer)
+    doubt = doubt_of(span, model, f"vLLM {wanted}")
     name = model.architecture or ""
-    last = _UNTIL.get(name)
-    if last is not None and wanted.line > last:
-        line = f"{last[0]}.{last[1]}"
+    other = _WITH_IMAGES.get(name)
+    if other is not None and wanted.number >= _SPLIT_SINCE and is_multimodal(model):
+        named = f'--hf-overrides \'{{"architectures": ["{other}"]}}\''
         raise UnsupportedError(
-            f"vLLM {wanted} no longer serves {name}: {line} was the last that did",
-            hint=f"give --engine-version {line}",
+            f"vLLM {wanted} serves {model.name}, which reads images, as {other} alone, and its"
+            f" config says {name}",
+            hint=named,
+            code="unserved-model",
         )
-    first = _too_early(name, wanted)
-    if first is not None:
-        raise UnsupportedError(
-            f"vLLM {wanted} does not serve {name} yet: {first} does",
-            hint=f"give --engine-version {first} or newer",
-        )
-    if name in _NEVER:
-        raise UnsupportedError(
-            f"vLLM {wanted} does not serve {name}",
-            hint="use --engine none for the model's own arithmetic",
-        )
-    if pipeline_parallel_size > 1 and name in _ONE_STAGE:
+    if deployment.pipeline_parallel_size > 1 and name in _ONE_STAGE:
         raise UnsupportedError(
             f"vLLM does not run {name} over several pipeline stages",
             hint="choose a pipeline parallel size of 1",
             code="stages-not-served",
             setting="pipeline_parallel_size",
         )
+    return doubt

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kvcalc.core.attention import ChunkedAttention
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.model import PARTITION, ModelSpec, stage_partition
@@ -23,7 +24,7 @@ from kvcalc.engines.vllm.scheduling import (
     overlaps,
     runs_ahead,
 )
-from kvcalc.engines.vllm.served import check_served
+from kvcalc.engines.vllm.served import as_overridden, check_model
 from kvcalc.engines.vllm.speculation import Speculation, speculation_of
 from kvcalc.engines.vllm.version import Release, release
 
@@ -73,6 +74,7 @@ class Settings(NamedTuple):
         prefix_caching: blocks are shared by requests with a common beginning.
         speculation: None where nothing is proposed.
         memory_share: gpu_memory_utilization, the release's own unless asked for.
+        doubt: what is not sure of whether the release serves the model.
     """
 
     release: Release
@@ -99,6 +101,7 @@ class Settings(NamedTuple):
     speculation: Speculation | None
     keeps_state_by_block: bool = False
     memory_share: float = 0.9
+    doubt: str = ""
 
     @property
     def extra_retained(self) -> int:
@@ -127,6 +130,17 @@ class Settings(NamedTuple):
         return self.speculation is not None and self.release.line in ((0, 20), (0, 21))
 
     @property
+    def max_running(self) -> int:
+        """Sequences that run at once: what draws blocks of tokens has a query for each of them.
+
+        config/vllm.py, _set_max_num_scheduled_tokens (max_num_active_seqs, 0.33).
+        """
+        spec = self.speculation
+        if spec is None or not spec.draws_blocks or self.release.number < (0, 33, 0):
+            return self.max_num_seqs
+        return max(1, min(self.max_num_seqs, self.max_num_batched_tokens // spec.lookahead))
+
+    @property
     def proposed(self) -> int:
         """Tokens proposed ahead; 0 without speculation."""
         return self.speculation.tokens if self.speculation else 0
@@ -151,14 +165,15 @@ def resolve(
     wanted = release(deployment.engine_version)
     check_arguments(deployment, wanted)
     rules = rules_of(wanted)
-    check_served(model, wanted, deployment.pipeline_parallel_size)
+    model = as_overridden(model, deployment)
+    doubt = check_model(model, wanted, deployment, notes)
     apart = told_apart(wanted)
     if apart is not None:
         notes.append(apart)
     card = card or _card(deployment, notes)
     model = in_dtype(model, deployment.dtype, card, wanted, notes)
     kv_dtype = kv_word(model, deployment.kv_cache_dtype, card, wanted)
-    speculation = speculation_of(model, deployment)
+    speculation = speculation_of(model, deployment, wanted)
     length = deployment.max_model_len or model.longest
     if length is None:
         length = _DEFAULT_MAX_MODEL_LEN
@@ -187,7 +202,9 @@ def resolve(
         in_flight_tokens=tokens * steps,
         async_scheduling=overlap,
         prefix_caching=caches_prefixes(model, deployment, rules, notes),
-        hybrid_manager=rules.hybrid_manager and not deployment.disable_hybrid_kv_cache_manager,
+        hybrid_manager=rules.hybrid_manager
+        and not deployment.disable_hybrid_kv_cache_manager
+        and not _chunks_beside(model, speculation),
         attention_backend=deployment.attention_backend,
         mamba_cache_dtype=state_word(deployment.mamba_cache_dtype),
         mamba_ssm_cache_dtype=state_word(deployment.mamba_ssm_cache_dtype),
@@ -195,8 +212,15 @@ def resolve(
         speculation=speculation,
         keeps_state_by_block=keeps_state_by_block(model),
         memory_share=deployment.gpu_memory_utilization or rules.gpu_memory_utilization,
+        doubt=doubt,
     )
     return model, settings
+
+
+def _chunks_beside(model: ModelSpec, speculation: Speculation | None) -> bool:
+    """Whether chunks turn the manager off because hidden states are read (VllmConfig, 0.10 on)."""
+    chunked = any(isinstance(cache, ChunkedAttention) for _, cache in model.caches())
+    return chunked and speculation is not None and speculation.reads_target
 
 
 def _card(deployment: Deployment, notes: list[str]) -> Card:

@@ -27,12 +27,11 @@ from kvcalc.engines.vllm.dtypes import is_pooling
 from kvcalc.engines.vllm.host import host_parts, swap_part
 from kvcalc.engines.vllm.kernels import BLACKWELL
 from kvcalc.engines.vllm.settings import DEFAULT_BLOCK_SIZE, Settings
+from kvcalc.engines.vllm.speculation import starts_v0_for
 
 __all__ = ["plan_v0", "starts_v0"]
 
 _HOPPER = 9
-_LOOKED_UP = (0, 8)
-"""From here on check_served knows which architectures a release serves."""
 _MLA_SINCE = (0, 7, 1)
 _FLASHMLA_SINCE = (0, 8, 0)
 _PADDED_HEAD = 256
@@ -62,7 +61,8 @@ def starts_v0(model: ModelSpec, deployment: Deployment, settings: Settings) -> b
     )
     if settings.kv_dtype.startswith("fp8") and not reads_fp8:
         return True
-    if at.number < _OFFLOADS_ITSELF and gib_of(deployment, "cpu_offload_gb") is not None:
+    offloads = at.number < _OFFLOADS_ITSELF and gib_of(deployment, "cpu_offload_gb") is not None
+    if offloads or starts_v0_for(settings.speculation, at.number):
         return True
     return at.line <= (0, 8) and (
         model.dtype == "float32"
@@ -128,25 +128,10 @@ def plan_v0(
         host=tuple(filter(None, (swap_part(deployment, ranks), *host_parts(deployment, ranks)))),
         notes=tuple(notes),
         unsupported=unsupported,
-        convention=_convention(settings),
-        doubt=_doubt(settings),
+        convention=("This is V0, the engine before V1: it has no null block.",),
+        doubt=settings.doubt,
         source=f"vLLM {settings.release.major}.{settings.release.minor} worker/cache_engine.py",
     )
-
-
-def _convention(settings: Settings) -> tuple[str, ...]:
-    lines = ["This is V0, the engine before V1: it has no null block."]
-    doubt = _doubt(settings)
-    if doubt:
-        lines.append(f"{doubt[0].upper()}{doubt[1:]}.")
-    return tuple(lines)
-
-
-def _doubt(settings: Settings) -> str:
-    """Say that nobody looked up whether an early release serves the architecture."""
-    if settings.release.line >= _LOOKED_UP:
-        return ""
-    return f"whether {settings.release} serves the architecture was not looked up"
 
 
 def _check(model: ModelSpec, settings: Settings) -> None:

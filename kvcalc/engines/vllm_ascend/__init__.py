@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import UnknownReleaseError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
+from kvcalc.engines.releases import Releases
 from kvcalc.engines.vllm.card import Card
 from kvcalc.engines.vllm.checks import check_split
 from kvcalc.engines.vllm.grouping import Grouping
@@ -22,10 +22,12 @@ from kvcalc.engines.vllm.settings import Settings
 from kvcalc.engines.vllm.start_up import start_up_log as vllm_log
 from kvcalc.engines.vllm_ascend.layers import describe
 
-__all__ = ["plan", "start_up_log"]
+__all__ = ["RELEASES", "plan", "start_up_log"]
 
 _COMMIT = "182b75e"
 _VLLM = "0.27.1"
+RELEASES = Releases("vllm-ascend", (0, 27, 1), (0, 27, 1), commits=(_COMMIT,))
+"""They are numbered as those of vLLM that they are for."""
 _GIB = 2**30
 _KNOWN = {
     "engine",
@@ -63,10 +65,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
     deployment.refuse_others(_KNOWN, "vLLM on Ascend", "leave it out, or use --engine none")
-    if deployment.engine_version not in (None, _COMMIT):
-        raise UnknownReleaseError(
-            f"vllm-ascend {deployment.engine_version:.40} was not read", hint=f"{_COMMIT} was"
-        )
+    RELEASES.read(deployment.engine_version)
     return plan_on(_ASCEND, model, msgspec.structs.replace(deployment, engine_version=_VLLM))
 
 

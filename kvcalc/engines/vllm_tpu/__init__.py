@@ -15,11 +15,11 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import (
     NotModelledError,
     UnknownNameError,
-    UnknownReleaseError,
 )
 from kvcalc.core.kind import divide
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
+from kvcalc.engines.releases import Releases
 from kvcalc.engines.vllm.card import Card
 from kvcalc.engines.vllm.grouping import Grouping
 from kvcalc.engines.vllm.layers import Layers
@@ -30,9 +30,11 @@ from kvcalc.engines.vllm.start_up import start_up_log as vllm_log
 from kvcalc.engines.vllm.version import NEWEST
 from kvcalc.engines.vllm_tpu.layers import IMPLEMENTATIONS, describe_for, implementation
 
-__all__ = ["plan", "start_up_log"]
+__all__ = ["RELEASES", "plan", "start_up_log"]
 
 _COMMIT = "b8692ff"
+RELEASES = Releases("tpu-inference", NEWEST.number, NEWEST.number, commits=(_COMMIT,))
+"""They are numbered as those of vLLM that they are for."""
 _KNOWN = {
     "engine",
     "engine_version",
@@ -63,10 +65,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         InvalidValueError, UnknownNameError: a setting that makes no sense.
     """
     deployment.refuse_others(_KNOWN, "vLLM on TPUs", "leave it out, or use --engine none")
-    if deployment.engine_version not in (None, _COMMIT):
-        raise UnknownReleaseError(
-            f"tpu-inference {deployment.engine_version:.40} was not read", hint=f"{_COMMIT} was"
-        )
+    RELEASES.read(deployment.engine_version)
     given = {k: v for k, v in deployment.engine_args.items() if v is not None}
     for name in given:
         if name != "model_impl_type":

@@ -15,7 +15,8 @@ class Image(NamedTuple):
 
     Attributes:
         program: a name of programs.PROGRAMS; None where the image is not known.
-        version: of the engine, by the tag; None where the tag does not say it.
+        version: of the engine, by the tag: a release, or the word for what is not released yet
+            ("nightly"); None where the tag does not say it.
         starts: the command that the image runs by itself, before the words that are given; ()
             where it starts nothing.
         fork: of the engine, with flags of its own: "ik_llama.cpp"; "" for none.
@@ -49,11 +50,12 @@ class _Row(NamedTuple):
 _API_SERVER = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 _NUMBER = r"(\d+\.\d+(?:\.\d+)?(?:\.\d+)?(?:\.?(?:post|rc|dev)\d+)?)"
 _RELEASE = re.compile(
-    r"(?:^|[^0-9.])v?(\d+\.\d+\.\d+(?:\.\d+)?(?:\.?(?:post|rc|dev)\d+)?)(?![0-9.])", re.ASCII
+    r"(?:^|[^0-9.])v?(\d+\.\d+\.\d+(?:\.\d+)?(?:\.?(?:post|rc|dev)\d+)*)(?![0-9.])", re.ASCII
 )
 _LEADING = re.compile(r"v?(\d+\.\d+\.\d+(?:\.?(?:post|rc|dev)\d+)?)(?!\d)", re.ASCII)
 _BUILD = re.compile(r"(?:^|-)(b\d{4,6})(?=$|[^0-9])", re.ASCII)
 _NAMED = re.compile(rf"vllm[-_]?v?{_NUMBER}|v?{_NUMBER}[-_+]gaudi", re.ASCII | re.IGNORECASE)
+_UNRELEASED = re.compile(r"(?:^|[-_.])(nightly|main|master|dev|edge)(?=$|[-_.])", re.ASCII)
 _SERVE_SINCE = (0, 11)
 _LONGEST = 500
 
@@ -104,7 +106,7 @@ def _starts(row: _Row, version: str | None, tag: str) -> tuple[str, ...]:
         return _API_SERVER
     if row.program == "llama-server" and not tag.startswith("server"):
         return ()  # full: a script that wants --server; light: llama-cli
-    if row.program == "vllm" and starts and version is not None:
+    if row.program == "vllm" and starts and version is not None and version[0].isdigit():
         major, minor = (int(part) for part in version.split(".")[:2])
         return starts if (major, minor) >= _SERVE_SINCE else _API_SERVER
     return starts
@@ -119,7 +121,7 @@ def _version(name: str, tag: str, row: _Row) -> str | None:
     elif row.tag in ("release", "below 1", "named"):
         match = _NAMED.search(tag)
         if match is None and row.tag != "named":
-            match = _RELEASE.search(tag)
+            match = _RELEASE.search(tag) or _UNRELEASED.search(tag)
     else:
         return _counted(name, tag) if row.tag == "own" else None
     found = None if match is None else next(each for each in match.groups() if each)

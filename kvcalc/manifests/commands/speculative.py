@@ -60,7 +60,9 @@ def _by_draft(reading: Reading, config: _Config) -> None:
         del config["model"]
     elif method is None:
         folded = draft.lower().replace("-", "")
-        found = next((name for name in ("eagle3", "eagle") if name in folded), None)
+        found = next(
+            (name for name in ("eagle3", "eagle", "dflash", "dspark") if name in folded), None
+        )
         if found is not None:
             config["method"] = (found, at)
 

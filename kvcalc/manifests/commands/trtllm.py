@@ -169,7 +169,9 @@ def _argument(reading: Reading, given: Given, value: Plain) -> None:
     name, word = given.name, given.word
     if value is None or name in NO_BYTES or name in _QUIET:
         return
-    if name in NOT_MODELLED:
+    if name == "speculative_config":
+        reading.put(name, "given", "arg", given.written, word)  # the engine says it does not know
+    elif name in NOT_MODELLED:
         reading.not_modelled(given.written, word, NOT_MODELLED[name])
     elif name not in KNOWN_ARGUMENTS:
         _unknown(reading, given)

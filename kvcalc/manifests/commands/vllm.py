@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from kvcalc.engines.vllm.served import architecture_named
 from kvcalc.manifests.commands.flags import number_of
 from kvcalc.manifests.commands.options import Given, split
 from kvcalc.manifests.commands.programs import Start
@@ -98,6 +99,8 @@ def _bears_on(reading: Reading, given: Given) -> None:
         )
     why = NOT_MODELLED.get(given.name)
     nothing = (*_NOTHING, "1") if given.name.endswith("parallel_size") else _NOTHING
+    if given.name == "hf_overrides" and architecture_named(given.word.text):
+        return
     if why is not None and given.on and given.word.text not in nothing:
         reading.not_modelled(given.written, given.word, why)
         if given.name in ON_HOST:

@@ -9,6 +9,7 @@ from kvcalc.core.errors import InvalidValueError
 from kvcalc.engines.vllm.arguments import GRAPH_MODES, counts_of
 from kvcalc.engines.vllm.dtypes import KV_DTYPES
 from kvcalc.engines.vllm.options import SINCE
+from kvcalc.engines.vllm.served import architecture_named
 from kvcalc.manifests.commands.flags import number_of
 from kvcalc.manifests.commands.numbers import decimal, short, whole
 from kvcalc.manifests.commands.options import Given
@@ -94,6 +95,11 @@ def _level(reading: Reading, given: Given) -> None:
         reading.put("cudagraph_mode", mode, "arg", given.written, given.word)
 
 
+def _overrides(reading: Reading, given: Given) -> None:
+    """Set the architecture that a config is to be read as; other changes of it are told alone."""
+    reading.text("hf_overrides", "arg" if architecture_named(given.word.text) else "other", given)
+
+
 def _cache(reading: Reading, given: Given) -> None:
     """Set the cache's dtype; a fork's own words stay, and the engine tells what it has not."""
     known = reading.engine == "vllm" and not given.word.text.strip().startswith("octave_")
@@ -142,7 +148,7 @@ _GIB = ("cpu_offload_gb", "kv_offloading_size", "swap_space")
 _SHOWN_TEXT = (
     *("quantization", "revision", "distributed_executor_backend", "runner", "task", "convert"),
     *("performance_mode", "kv_offloading_backend", "device"),
-    *("rope_scaling", "hf_overrides"),
+    "rope_scaling",
 )
 _SHOWN_SWITCH = (
     *("disable_sliding_window", "headless"),
@@ -173,6 +179,7 @@ RULES: dict[str, Rule] = {
     "limit_mm_per_prompt": _limits,
     "compilation_config": _captured,
     "optimization_level": _level,
+    "hf_overrides": _overrides,
     **each(_SHOWN_TEXT, lambda name: text(name, "other")),
     **each(_SHOWN_SWITCH, lambda name: switch(name, "other")),
     **each(_SHOWN_MANY, lambda name: many(name, "other")),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Fact, Named
 from kvcalc.core.model import ModelSpec
+from kvcalc.engines import release_warning
 from kvcalc.measure.logs.dated import release_of
 from kvcalc.measure.logs.engine_settings import settings_from, stated_by
 from kvcalc.measure.logs.errors import shortened
@@ -106,11 +108,7 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
                 f"the log does not say its version: taken as {dated.version}"
                 f" ({dated.source}); --engine-version says another"
             )
-    if "card" in facts:
-        name = shortened(facts["card"].printed, 60)
-        fields["gpu"] = (_card(facts["card"].printed, given.folders), f"the log: {name}")
-        if fields["gpu"][0] is None and "gpu" not in given.settings:
-            notes.append(f"the log's card {name!r} is none that kvcalc knows: --gpu")
+    fields |= _gpu_named(facts, given, notes)
     against = [*overrides(fields, args, given.settings, given.args)]
     logged = _logged_model(start, given)
     if model is not None and logged is not None and logged.layers != model.layers:
@@ -135,6 +133,9 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         deployment = msgspec.structs.replace(
             deployment, gpu=load_gpu(deployment.gpu, given.folders)
         )
+    with suppress(KvcalcError):  # the plan is refused for it
+        newer = release_warning(deployment.engine, deployment.engine_version)
+        notes += [newer] if newer else []
     return Resolved(
         model=model,
         deployment=deployment,
@@ -146,6 +147,19 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         foreign=strange,
         releases=() if told else dated.others,
     )
+
+
+def _gpu_named(
+    facts: Mapping[str, Fact], given: Given, notes: list[str]
+) -> dict[str, tuple[Any, str]]:
+    """Return the GPU that a log names, if it names one."""
+    if "card" not in facts:
+        return {}
+    name = shortened(facts["card"].printed, 60)
+    found = _card(facts["card"].printed, given.folders)
+    if found is None and "gpu" not in given.settings:
+        notes.append(f"the log's GPU {name!r} is none that kvcalc knows: --gpu")
+    return {"gpu": (found, f"the log: {name}")}
 
 
 def _as_it_came_out(args: dict[str, Any]) -> None:

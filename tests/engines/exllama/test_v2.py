@@ -114,8 +114,7 @@ def test_what_is_refused(model: ModelSpec, args: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"engine_version": "1.4.1"}, "exllamav2 1.4.1 is not modelled"),
-        ({"engine_version": "0.1.0"}, "exllamav2 0.1.0 is not modelled"),
+        ({"engine_version": "0.1.0"}, "exllamav2 0.1.0 is not known"),
         ({"kv_cache_dtype": "fp8"}, "keeps no fp8_e4m3 cache"),
         ({"max_num_seqs": 4}, "exllamav2 has no max_num_seqs"),
     ],

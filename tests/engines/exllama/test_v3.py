@@ -231,8 +231,8 @@ def test_what_is_refused(model: ModelSpec, args: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"engine_version": "0.3.2"}, "exllamav3 0.3.2 is not modelled"),
-        ({"engine_version": "x"}, "is no exllamav3 version"),
+        ({"engine_version": "0.3.2"}, "exllamav3 0.3.2 is not known"),
+        ({"engine_version": "x"}, "is no exllamav3 release"),
         ({"kv_cache_dtype": "fp8"}, "keeps no fp8_e4m3 cache"),
         ({"block_size": 256}, "exllamav3 has no block_size"),
         ({"pipeline_parallel_size": 2}, "exllamav3 has no pipeline_parallel_size"),

@@ -140,8 +140,8 @@ def test_single_layers_of_latents_are_refused_on_several_ranks() -> None:
         ("qwen3.5-27b", {}, "stores gated_delta_net caches is not modelled"),
         ("deepseek-v4-flash", {}, "is not modelled"),
         ("llama-3.1-8b", {"kv_cache_dtype": "nvfp4"}, "a cache in nvfp4"),
-        ("llama-3.1-8b", {"engine_version": "0.3.1"}, r"LMCache 0\.3\.1 is not modelled"),
-        ("llama-3.1-8b", {"engine_version": "new"}, "is no LMCache version"),
+        ("llama-3.1-8b", {"engine_version": "0.3.1"}, r"LMCache 0\.3\.1 is not known"),
+        ("llama-3.1-8b", {"engine_version": "new"}, "is no LMCache release"),
         ("llama-3.1-8b", {"max_num_seqs": 8}, "LMCache has no max_num_seqs"),
     ],
 )

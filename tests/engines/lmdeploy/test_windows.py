@@ -124,4 +124,8 @@ def test_a_window_is_taken_for_all_layers() -> None:
 
 
 def test_turbomind_gives_nothing_back() -> None:
-    assert _plan(backend="turbomind").held(10_000) == {"blocks": 157}
+    made = msgspec.structs.replace(MISTRAL, architecture="MixtralForCausalLM")
+    args: dict[str, Any] = {"backend": "turbomind"}
+    deployment = Deployment(engine="lmdeploy", max_model_len=32_768, engine_args=args)
+
+    assert plan(made, deployment).held(10_000) == {"blocks": 157}

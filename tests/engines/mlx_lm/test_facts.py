@@ -210,8 +210,8 @@ def test_models_that_are_refused(model: ModelSpec, args: dict[str, Any], message
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"engine_version": "0.20.0"}, "0.20.0 is not modelled"),
-        ({"engine_version": "newest"}, "is no mlx-lm version"),
+        ({"engine_version": "0.20.0"}, "0.20.0 is not known"),
+        ({"engine_version": "newest"}, "is no mlx-lm release"),
         ({"kv_cache_dtype": "fp8"}, "not in fp8_e4m3"),
         ({"block_size": 64}, "mlx-lm has no block_size"),
         ({"tensor_parallel_size": 2}, "mlx-lm has no tensor_parallel_size"),

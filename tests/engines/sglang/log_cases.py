@@ -50,12 +50,11 @@ def _heads(layers: int, heads: int, width: int) -> ModelSpec:
 
 
 def _spark() -> ModelSpec:
-    """27 layers with a window and 9 without, in an architecture without a pool of windows."""
+    """27 layers with a window and 9 without, of a fork that has no pool of windows for them."""
     window = SlidingWindow(num_kv_heads=4, head_dim=256, sliding_window=512)
     full = FullAttention(num_kv_heads=4, head_dim=256)
     return ModelSpec(
         name="spark-x2.5",
-        architecture="SparkForCausalLM",
         dtype="bfloat16",
         num_hidden_layers=36,
         layers=(LayerRun(count=27, caches=(window,)), LayerRun(count=9, caches=(full,))),

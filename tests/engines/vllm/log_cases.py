@@ -60,7 +60,8 @@ def _shape(layers: int, kv_heads: int, head_dim: int) -> Callable[[], ModelSpec]
 
 def _deepseek_coder_v2() -> ModelSpec:
     model = load_model("deepseek-v3")
-    return model.with_layers(60, model.layers[0].caches)
+    model = model.with_layers(60, model.layers[0].caches)
+    return msgspec.structs.replace(model, architecture="DeepseekV2ForCausalLM")
 
 
 def _plain_gemma_4() -> ModelSpec:

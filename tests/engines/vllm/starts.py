@@ -15,9 +15,9 @@ from kvcalc.core.attention import FullAttention, Mla
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.size import ModelSize
+from kvcalc.core.size import ModelSize, Tower
 from kvcalc.engines import plan
-from kvcalc.engines.vllm.profile import Asked, Step, step_of
+from kvcalc.engines.vllm.profile import Step, steps_of
 from kvcalc.engines.vllm.settings import resolve
 from kvcalc.models.presets import load_gpu
 from tests.engines import starts as starts_of
@@ -57,6 +57,14 @@ def _whole(text: str) -> int | None:
     return int(text) if text else None
 
 
+def _towers(text: str) -> tuple[Tower, ...]:
+    """Return the tower of `hidden:inner:layers`; `yes` is one of unknown widths."""
+    if ":" not in text:
+        return ()
+    hidden, inner, layers = map(int, text.split(":"))
+    return (Tower(hidden_size=hidden, intermediate_size=inner, num_layers=layers),)
+
+
 def model_of(name: str) -> ModelSpec:
     """Return a model of the widths alone: what is left does not depend on how layers cache."""
     row = _models()[name]
@@ -81,6 +89,7 @@ def model_of(name: str) -> ModelSpec:
             num_experts=_whole(row["experts"]),
             num_experts_per_tok=_whole(row["per_token"]),
             moe_intermediate_size=_whole(row["expert_inner"]),
+            towers=_towers(row["tower"]),
         ),
     )
 
@@ -113,14 +122,13 @@ def _start(facts: dict[str, str]) -> Start:
     )
     planned = plan(model, deployment)
     resolved, settings = resolve(model, deployment, [])
-    step = step_of(
+    step = steps_of(
         resolved,
         settings,
+        deployment,
         v0=(planned.engine_version or "").endswith("+v0"),
         last=len(planned.ranks) == 1,
-        experts_dealt=bool(facts["experts_dealt"]),
-        asked=Asked(deployment.max_num_batched_tokens, deployment.max_num_seqs),
-    )
+    )[-1]
     return Start(facts, first_budget(facts, model, deployment, planned), step)
 
 

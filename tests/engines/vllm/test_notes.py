@@ -69,6 +69,7 @@ _ODD_WINDOW = SlidingWindow(num_kv_heads=5, head_dim=128, sliding_window=1024)
 _FEWER = FullAttention(num_kv_heads=4, head_dim=128)
 _LATENT = Mla(kv_lora_rank=512, qk_rope_head_dim=64)
 _TWO_DRAFTS = msgspec.structs.replace(LLAMA_8B, draft_layers=(LayerRun(count=2, caches=(FULL,)),))
+_UNNAMED = "the model names no architecture: vllm is taken to serve it"
 _SINGLE = msgspec.structs.replace(LLAMA_8B, dtype="float32")
 
 CASES = {
@@ -486,8 +487,9 @@ def test_no_card_and_no_maximum() -> None:
     assert found.notes == (
         "no card was named: h100-80gb (kernels, block size, batched tokens depend on it; --gpu)",
         "the model names no maximum: 8,192 tokens are taken",
+        _UNNAMED,
     )
-    assert asked(LLAMA_8B, max_model_len=8192).notes == ()
+    assert asked(LLAMA_8B, max_model_len=8192).notes == (_UNNAMED,)
 
 
 def test_a_kept_layout_is_the_plans_dtype() -> None:

@@ -1044,11 +1044,11 @@ def test_memory_of_the_card(at: str, share: str, graphs: str) -> None:
         ("gpt-oss-20b", "0.10.0", "0.10.1"),
         ("lfm2-1.2b", "0.10.1", "0.10.2"),
         ("olmo-3.1-32b", "0.10.2", "0.11.0"),
-        (_KIMI_LINEAR, "0.11.0", "0.11.2"),
+        (_KIMI_LINEAR, "0.11.0", "0.11.1"),
         ("mimo-v2-flash", "0.13.0", "0.14.0"),
-        ("kimi-k2.5", "0.14.1", "0.15.1"),
+        ("kimi-k2.5", "0.14.1", "0.15.0"),
         ("glm-5", "0.15.1", "0.16.0"),
-        ("qwen3.5-0.8b", "0.16.0", "0.17.1"),
+        ("qwen3.5-0.8b", "0.16.0", "0.17.0"),
         ("gemma-4-26b-a4b", "0.18.1", "0.19.0"),
         ("deepseek-v4-flash", "0.19.1", "0.20.0"),
         ("laguna-xs.2-fp8", "0.20.2", "0.21.0"),
@@ -1071,7 +1071,6 @@ def test_architectures_that_came_later(model: str, before: str, first: str) -> N
     ("model", "last", "later"),
     [
         ("phi-3-small-8k", "0.9.2", "0.10.0"),
-        ("llama-3.2-11b-vision", "0.10.2", "0.11.0"),
         ("qwen-7b", "0.23.0", "0.24.0"),
         ("internlm-chat-7b", "0.23.0", "0.24.0"),
         ("xverse-7b", "0.23.0", "0.24.0"),
@@ -1084,9 +1083,8 @@ def test_architectures_that_are_no_longer_served(model: str, last: str, later: s
     settings: dict[str, Any] = {"max_model_len": 2048, "tensor_parallel_size": 8}
     asked(model, last, **settings)
 
-    line = last.rpartition(".")[0]
     assert refused(model, later, **settings).startswith(f"vLLM {later} no longer serves ")
-    assert refused(model, later, **settings).endswith(f": {line} was the last that did")
+    assert refused(model, later, **settings).endswith(f": {last} was the last that did")
 
 
 @pytest.mark.parametrize("model", ["rwkv-5-world-3b", "vila1.5-3b", "yuan2-2b"])
@@ -1141,7 +1139,7 @@ def test_lines_whose_patches_have_the_same_rules() -> None:
 @pytest.mark.parametrize(("between", "earlier", "near"), [
     ("0.21.3", "0.21.0", "0.21.0 and 0.22.0"), ("0.10.3", "0.10.2", "0.10.2 and 0.11.0"),
     ("0.11.1", "0.11.0", "0.11.0 and 0.11.2"), ("0.22.2", "0.22.1", "0.22.1 and 0.23.0"),
-    ("0.33.1", "0.33.0", "0.33.0")])  # fmt: skip
+])  # fmt: skip
 def test_releases_between_the_compared_ones(between: str, earlier: str, near: str) -> None:
     found = asked("qwen3-0.6b", between, max_model_len=4096)
 

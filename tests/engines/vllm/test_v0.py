@@ -102,7 +102,7 @@ def test_speculation_starts_it_in_0_8_and_is_not_modelled() -> None:
     settings: dict[str, Any] = {"num_speculative_tokens": 1, "max_model_len": 2048}
     told = "V0 gives a draft model a cache of its own, which is not modelled"
 
-    assert refused("deepseek-v3", "0.8.5", speculative_method="mtp", **settings) == told
+    assert refused("deepseek-v3", "0.8.5", speculative_method="deepseek_mtp", **settings) == told
     assert refused(_LLAMA, "0.8.5", draft_model=builders.LLAMA_8B, **settings) == told
     assert refused(_LLAMA, "0.10.2+v0", max_model_len=2048, **NGRAM) == told
 

@@ -167,7 +167,7 @@ def test_models_that_are_refused(name: str, why: str) -> None:
         ({"attention_backend": "FLASHINFER"}, UnsupportedError, "attention_backend"),
         ({"kv_cache_dtype": "nvfp4"}, UnsupportedError, "nvfp4"),
         ({"dtype": "float32"}, UnsupportedError, "float32"),
-        ({"engine_version": "0.33"}, UnsupportedError, "0.33"),
+        ({"engine_version": "0.32"}, UnsupportedError, "0.32"),
         ({"tensor_parallel_size": 3}, UnsupportedError, "attention heads"),
         ({"engine_args": {"model_impl_type": "jax"}}, UnknownNameError, "jax"),
         ({"engine_args": {"use_2d_tp": True}}, UnknownNameError, "use_2d_tp"),
