@@ -5,8 +5,8 @@ A cell is conditions joined by ` && `:
 - `exit=1`: the exit code;
 - `out~REGEX`, `out!~REGEX`: found, or not found, in stdout and stderr together;
 - `first~REGEX`: found in the first line of stdout;
-- `PATH==VALUE`, and `!=`, `<=`, `>=`, `<`, `>`: a value of the JSON document on stdout; PATH is keys
-  and positions joined by dots (`results.0.num_blocks`), VALUE is JSON;
+- `PATH==VALUE`, and `!=`, `<=`, `>=`, `<`, `>`: a value of the JSON document on stdout; PATH is
+  keys and positions joined by dots (`results.0.num_blocks`), VALUE is JSON;
 - `PATH~REGEX`, `PATH!~REGEX`: found, or not found, in a value of the document, written as JSON.
 """
 
@@ -30,7 +30,9 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-_CONDITION = re.compile(r"(?P<what>[\w.-]+?)(?P<how>==|!=|<=|>=|!~|~|=|<|>)(?P<value>.*)", re.DOTALL)
+_CONDITION = re.compile(
+    r"(?P<what>[\w.-]+?)(?P<how>==|!=|<=|>=|!~|~|=|<|>)(?P<value>.*)", re.DOTALL
+)
 
 
 def broken(right: str, outcome: Outcome) -> list[str]:

@@ -14,6 +14,7 @@ from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.engines.sglang.assemble import ranks_of, stage_sizes, stages_of
 from kvcalc.engines.sglang.compressed import check_compressed, compressed_ranks
 from kvcalc.engines.sglang.families import is_compressed
+from kvcalc.engines.sglang.host import host_parts
 from kvcalc.engines.sglang.layers import check_host, check_served, check_settings
 from kvcalc.engines.sglang.notes import (
     CONVENTION,
@@ -105,6 +106,7 @@ def _plan(
         report="even_groups" if paged else "exact",
         start="shortens",
         start_spares_tokens=1,
+        host=host_parts(settings.host, ranks),
         notes=tuple(notes),
         unsupported=unsupported,
         convention=CONVENTION,

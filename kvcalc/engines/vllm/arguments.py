@@ -33,7 +33,7 @@ __all__ = [
 
 _SWITCHES = ("enable_lora", "fully_sharded_loras", "language_model_only")
 _COUNTS = ("max_loras", "max_lora_rank")
-_SIZES = ("cpu_offload_gb", "kv_offloading_size", "swap_space")
+_SIZES = ("cpu_offload_gb", "kv_offloading_size", "mm_processor_cache_gb", "swap_space")
 ENGINE_ARGS = (
     *_SWITCHES,
     *_COUNTS,
@@ -61,7 +61,6 @@ NOT_MODELLED = {
     "max_cpu_loras": "the adapters' own sizes would be needed, on the host alone",
     "max_cudagraph_capture_size": "graphs' memory would have to be known by what is captured",
     "mm_encoder_only": "a server of the encoder alone keeps no cache",
-    "mm_processor_cache_gb": "how many processes keep a copy would be needed, on the host alone",
     "offload_backend": _MOVED,
     "offload_group_size": _MOVED,
     "offload_num_in_group": _MOVED,

@@ -91,7 +91,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         check=settings.rules.check,
         check_spares_reserved=settings.rules.spares_null_block,
         check_fixed_units=settings.rules.override_in_check,
-        host=host_parts(deployment, ranks),
+        host=host_parts(model, deployment, ranks, settings.release),
         notes=tuple(notes),
         unsupported=platform.unsupported(layers, grouping, settings),
         convention=platform.convention(settings),
