@@ -30,6 +30,8 @@ class GpuSpec(Value, frozen=True, kw_only=True):
         title: the vendor's name.
         memory_bytes: what the driver reports as total.
         memory_kind: `dedicated`, or `unified` where the host shares it.
+        host_memory_bytes: the machine's whole memory, where the GPU shares it and its driver
+            reports less.
         compute_capability: CUDA compute capability, such as "9.0".
         architecture: the vendor's code of the chip where there is no compute capability.
         memory_bandwidth_bytes_per_s: peak, bytes a second.
@@ -43,6 +45,7 @@ class GpuSpec(Value, frozen=True, kw_only=True):
     title: str
     memory_bytes: _Bytes
     memory_kind: Literal["dedicated", "unified"] = "dedicated"
+    host_memory_bytes: _Bytes | None = None
     compute_capability: Annotated[str, msgspec.Meta(pattern=r"^\d+\.\d$")] | None = None
     architecture: str | None = None
     memory_bandwidth_bytes_per_s: _Bytes | None = None

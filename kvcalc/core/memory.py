@@ -11,22 +11,26 @@ from typing import Annotated, Literal
 import msgspec
 
 from kvcalc.core.errors import InvalidValueError
-from kvcalc.core.values import Positive, Value
+from kvcalc.core.values import NonNegative, Positive, Value
 
 __all__ = [
     "TERM_NAMES",
     "End",
+    "HostBudget",
     "HostPart",
     "MemoryBudget",
     "Term",
     "TermName",
     "gib_term",
+    "processes",
     "require_ranks",
     "summed",
 ]
 
 _GIB = 2**30
-_Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
+_SERVER, _WORKER = (_GIB, 4 * _GIB), (_GIB, 6 * _GIB)
+_ENDLESS = 2**60
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=_ENDLESS)]
 
 End = Literal["low", "middle", "high"]
 """Of what may be left for the cache: the least is sure, the most is possible."""
@@ -45,19 +49,92 @@ TERM_NAMES: dict[TermName, str] = {
 
 
 class HostPart(Value, frozen=True, kw_only=True):
-    """What an engine takes of the host's memory: caches, buffers, weights that stay there.
+    """Host memory that an engine takes for one thing.
 
     Attributes:
         name: what it is.
         low_bytes: what it takes from the start.
-        high_bytes: what it may come to; None where it has no limit.
+        high_bytes: what it may grow to; None where it has no limit.
         source: the setting or rule.
+        setting: the setting that bounds it, as the engine's own command calls it; empty for none.
+        unit_bytes: bytes of one unit of that setting.
+        per_cache: (numerator, denominator): so many bytes more for each byte of the GPUs' caches,
+            where it grows with them.
+        pinned: the kernel cannot take the pages back. False for mapped files (weights under mmap):
+            they are read again from the disk when memory runs short, and no limit kills for them.
     """
 
     name: str
     low_bytes: _Bytes
     high_bytes: _Bytes | None
     source: str
+    setting: str = ""
+    unit_bytes: Positive = 1
+    per_cache: tuple[NonNegative, Positive] = (0, 1)
+    pinned: bool = True
+
+    def with_cache(self, low_bytes: int, high_bytes: int) -> HostPart:
+        """Return the part beside GPU caches of so many bytes, low and high."""
+        part, whole = self.per_cache
+        if not part:
+            return self
+        return msgspec.structs.replace(
+            self,
+            low_bytes=self.low_bytes + low_bytes * part // whole,
+            high_bytes=None
+            if self.high_bytes is None
+            else self.high_bytes + high_bytes * part // whole,
+            per_cache=(0, 1),
+        )
+
+
+def processes(gpus: int) -> HostPart:
+    """Return the host memory of a Python server's processes, one of them for each of its GPUs."""
+    return HostPart(
+        name="processes",
+        low_bytes=_SERVER[0] + gpus * _WORKER[0],
+        high_bytes=_SERVER[1] + gpus * _WORKER[1],
+        source="Python, torch and CUDA in the server's processes and in one for each of"
+        f" {gpus} GPUs: a wide bound, not measured",
+    )
+
+
+class HostBudget(Value, frozen=True, kw_only=True):
+    """Host memory of one server: all that it takes, against what it may have.
+
+    Attributes:
+        parts: what is taken.
+        limit_bytes: the container's limit, or the host's memory; None where nobody says.
+        limit_source: where the limit stands.
+    """
+
+    parts: tuple[HostPart, ...]
+    limit_bytes: _Bytes | None = None
+    limit_source: str = ""
+
+    @property
+    def low_bytes(self) -> int:
+        """What is taken from the start, mapped files apart."""
+        return sum(part.low_bytes for part in self.parts if part.pinned)
+
+    @property
+    def high_bytes(self) -> int | None:
+        """What all parts may grow to, mapped files apart; None where one has no limit."""
+        highs = [part.high_bytes for part in self.parts if part.pinned]
+        known = [size for size in highs if size is not None]
+        return sum(known) if len(known) == len(highs) else None
+
+    def shortfall(self, end: End) -> int:
+        """Return what the limit lacks at an end (see End); 0 or less: there is room.
+
+        A part without a limit of its own outgrows any.
+        """
+        if self.limit_bytes is None:
+            return 0
+        if end == "high":
+            return self.low_bytes - self.limit_bytes
+        high = self.high_bytes
+        return (_ENDLESS if high is None else high) - self.limit_bytes
 
 
 class Term(Value, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ OLLAMA = (
     "ollama_flash_attention",
     "ollama_context_length",
     "ollama_num_parallel",
+    "ollama_max_loaded_models",
 )
 """Settings of ollama, which starts a llama-server with them."""
 

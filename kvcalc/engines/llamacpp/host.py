@@ -17,6 +17,7 @@ from kvcalc.engines.llamacpp.settings import Settings
 __all__ = ["host_notes", "host_parts", "on_host"]
 
 _MIB = 2**20
+_PROCESS = (64 * _MIB, 1024 * _MIB)
 
 
 def host_notes(contexts: list[Context], settings: Settings) -> Iterator[str]:
@@ -61,6 +62,7 @@ def on_host(
             source="mapped from the file, whose pages the kernel may drop"
             if mapped
             else "read into memory (no mmap)",
+            pinned=not mapped,
         )
     caches = sum(pool.total_bytes(pool.units or 0) for r in ranks if r.on_host for pool in r.pools)
     if caches:
@@ -70,8 +72,15 @@ def on_host(
 
 
 def host_parts(contexts: list[Context], settings: Settings) -> tuple[HostPart, ...]:
-    """Return what a server takes of the host's memory beside weights and caches there."""
-    parts = []
+    """Return what a server takes of the host's memory beyond weights and caches there."""
+    parts = [
+        HostPart(
+            name="process",
+            low_bytes=_PROCESS[0],
+            high_bytes=_PROCESS[1],
+            source="the server itself and the GPU's driver: a wide bound, not measured",
+        )
+    ]
     output = output_buffer(contexts[0].served.model, settings)
     if output is not None:
         parts.append(
@@ -91,11 +100,37 @@ def host_parts(contexts: list[Context], settings: Settings) -> tuple[HostPart, .
                 low_bytes=0,
                 high_bytes=partial * settings.checkpoints * slots,
                 source=f"ctx_checkpoints: {settings.checkpoints} for each of {slots} slots",
+                setting="--ctx-checkpoints",
+                unit_bytes=partial * slots,
             )
         )
     if settings.cache_ram and settings.rules.server_slots:
         limit = None if settings.cache_ram < 0 else settings.cache_ram * _MIB
+        default = "" if settings.cache_ram_given else ", the default"
         parts.append(
-            HostPart(name="idle prompts", low_bytes=0, high_bytes=limit, source="cache_ram")
+            HostPart(
+                name="prompt cache",
+                low_bytes=0,
+                high_bytes=limit,
+                source=f"cache_ram {settings.cache_ram}{default}: the KV cache of idle prompts; the"
+                " last one is saved before older ones are dropped",
+                setting="LLAMA_ARG_CACHE_RAM" if settings.runners > 1 else "--cache-ram",
+                unit_bytes=_MIB,
+            )
+        )
+    if settings.runners > 1:
+        others = settings.runners - 1
+        highs = [part.high_bytes for part in parts]
+        known = [size for size in highs if size is not None]
+        parts.append(
+            HostPart(
+                name="other models",
+                low_bytes=0,
+                high_bytes=others * sum(known) if len(known) == len(highs) else None,
+                source=f"ollama keeps up to {settings.runners} models loaded, each in a server of"
+                " its own: as much again for each of the others",
+                setting="OLLAMA_MAX_LOADED_MODELS",
+                unit_bytes=max(1, sum(known)),
+            )
         )
     return tuple(parts)

@@ -18,6 +18,7 @@ __all__ = ["from_ollama"]
 _GIB = 2**30
 _BY_MEMORY = ((23 * _GIB, 4096), (47 * _GIB, 32768))
 _MOST = 262144
+_MODELS_PER_GPU = 3
 _ONE_SEQUENCE = frozenset(
     (
         "qwen3vl",
@@ -74,6 +75,18 @@ def from_ollama(
         f" {format_count(length)} tokens each"
     )
     return rest
+
+
+def runners(asked: Args, deployment: Deployment) -> int:
+    """Return how many models ollama keeps loaded, each in a llama-server of its own.
+
+    envconfig/config.go, OLLAMA_MAX_LOADED_MODELS; server/sched.go, defaultModelsPerGPU: three for
+    each GPU unless told.
+    """
+    if not any(name in asked for name in OLLAMA):
+        return 1
+    default = _MODELS_PER_GPU * deployment.pipeline_parallel_size
+    return asked.number("ollama_max_loaded_models", default, low=1)
 
 
 def _length(asked: Args, model: ModelSpec, deployment: Deployment, notes: list[str]) -> int:

@@ -15,7 +15,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.engines.llamacpp import args
 from kvcalc.engines.llamacpp.args import Args
 from kvcalc.engines.llamacpp.cells import Cells
-from kvcalc.engines.llamacpp.ollama import from_ollama
+from kvcalc.engines.llamacpp.ollama import from_ollama, runners
 from kvcalc.engines.llamacpp.placing import Placing, gpu_layers, placing_of
 from kvcalc.engines.llamacpp.slots import Asked, cells_of, fits
 from kvcalc.engines.llamacpp.types import CacheTypes, cache_types
@@ -66,6 +66,8 @@ class Settings(NamedTuple):
         checkpoints: context checkpoints a slot (host memory).
         mapped: weights on the host are mapped from the file.
         cache_ram: MiB of the prompt cache in host memory; -1 without a limit.
+        cache_ram_given: that was asked for, and is not the default.
+        runners: servers at once, each with a model of its own (ollama).
         fits: what was not given is made to fit into memory (fit); a context not below fit_ctx
             tokens.
         ctx_given: the context was given, and fit leaves it.
@@ -87,6 +89,8 @@ class Settings(NamedTuple):
     checkpoints: int
     cache_ram: int
     mapped: bool
+    cache_ram_given: bool
+    runners: int
     fits: bool
     fit_ctx: int
     ctx_given: bool
@@ -145,6 +149,8 @@ def resolve(
         checkpoints=asked.number("ctx_checkpoints", checkpoints_by_default(found.number), low=0),
         cache_ram=asked.number("cache_ram", 8192, low=-1),
         mapped=_mapped(asked),
+        cache_ram_given=asked.given("cache_ram"),
+        runners=runners(given, deployment),
         fits=fitting,
         fit_ctx=asked.number("fit_ctx", 4096, low=1),
         ctx_given=deployment.max_model_len is not None

@@ -17,6 +17,7 @@ from kvcalc.engines.sglang.assemble import ranks_of, stage_sizes, stages_of
 from kvcalc.engines.sglang.checks import check_start, floors_of
 from kvcalc.engines.sglang.compressed import check_compressed, compressed_ranks
 from kvcalc.engines.sglang.families import is_compressed
+from kvcalc.engines.sglang.host import host_parts
 from kvcalc.engines.sglang.layers import check_host, check_model, check_settings
 from kvcalc.engines.sglang.notes import (
     CONVENTION,
@@ -143,6 +144,7 @@ def _plan(
         start="shortens",
         start_spares_tokens=1,
         floors=floors_of(ranks, settings),
+        host=host_parts(settings.host, ranks),
         notes=tuple(notes),
         unsupported=unsupported,
         convention=CONVENTION,

@@ -1,4 +1,4 @@
-"""Copies of prefixes in host memory: HiCache's pool, beside the GPU's and its budget.
+"""Host memory of SGLang: its processes, and HiCache's copies of prefixes.
 
 SGLang 0.5.23 mem_cache/pool_host/base.py (HostKVCache), arg_groups/hicache_hook.py and
 mem_cache/hicache_auto_size.py.
@@ -6,13 +6,16 @@ mem_cache/hicache_auto_size.py.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import NamedTuple
 
 from kvcalc.core.errors import NotModelledError, UnsupportedError, WithoutEffectError
+from kvcalc.core.memory import HostPart, processes
+from kvcalc.core.plan import Rank
 from kvcalc.engines.sglang.arguments import Arguments
 from kvcalc.engines.sglang.version import Release
 
-__all__ = ["Host", "host_of", "host_tokens"]
+__all__ = ["Host", "host_of", "host_parts", "host_tokens"]
 
 _RATIO, _BUFFER_RATIO = 2.0, 1.2
 _GB = 1e9
@@ -89,3 +92,39 @@ def host_tokens(host: Host, device_tokens: int, token_bytes: int, page: int) -> 
     if host.size is not None:
         tokens = int(host.size * _GB // token_bytes)
     return (tokens // page + 1) * page
+
+
+def host_parts(host: Host | None, ranks: tuple[Rank, ...]) -> tuple[HostPart, ...]:
+    """Return the host memory of one server: its processes, and HiCache's pools.
+
+    Args:
+        host: what is asked of HiCache.
+        ranks: of the plan.
+    """
+    gpus = sum(rank.multiplicity for rank in ranks)
+    parts = [processes(gpus)]
+    if host is not None and host.size is not None:
+        parts.append(
+            HostPart(
+                name="HiCache",
+                low_bytes=int(host.size * _GB) * gpus,
+                high_bytes=int(host.size * _GB) * gpus,
+                source=f"hicache_size {host.size} GB for each of {gpus} ranks",
+                setting="--hicache-size",
+                unit_bytes=int(_GB) * gpus,
+            )
+        )
+    elif host is not None:
+        ratio = Fraction(str(host.ratio)) * gpus
+        parts.append(
+            HostPart(
+                name="HiCache",
+                low_bytes=0,
+                high_bytes=0,
+                source=f"{host.ratio:g} tokens for every token of each GPU's cache"
+                + (", fewer where the host has no room" if host.fits else ""),
+                setting="--hicache-ratio",
+                per_cache=(ratio.numerator, ratio.denominator),
+            )
+        )
+    return tuple(parts)

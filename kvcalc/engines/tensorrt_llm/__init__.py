@@ -15,7 +15,7 @@ from kvcalc.core.plan import CachePlan, Floor, Group, Pool, Rank, Rows, Split
 from kvcalc.core.rules import Grow, Rule, Window
 from kvcalc.core.sizing import TokenBudget
 from kvcalc.engines.tensorrt_llm.layers import Kept, check_model, sort_layers, stages_of
-from kvcalc.engines.tensorrt_llm.notes import CONVENTION, explain, not_modelled
+from kvcalc.engines.tensorrt_llm.notes import CONVENTION, explain, host_parts, not_modelled
 from kvcalc.engines.tensorrt_llm.settings import Settings, resolve
 from kvcalc.engines.tensorrt_llm.start_up import start_up_log
 from kvcalc.engines.tensorrt_llm.states import of_states, state_pool
@@ -64,6 +64,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         report="exact" if settings.v2 else "even_groups",
         start="shortens",
         floors=() if settings.v2 else tuple(_floor(part) for part in _names(ranks)),
+        host=host_parts(settings, ranks),
         notes=tuple(notes),
         unsupported=not_modelled(settings, several=several),
         convention=CONVENTION,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcalc.core.attention import ChunkedAttention, FullAttention, SlidingWindow
+from kvcalc.core.memory import HostPart, processes
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.plan import Rank
 from kvcalc.core.units import cdiv, format_count, format_number_of
 from kvcalc.engines.tensorrt_llm.blocks import estimated_bytes_per_token, offset_table_bytes
 from kvcalc.engines.tensorrt_llm.layers import PER_HEAD, Kept
 from kvcalc.engines.tensorrt_llm.settings import Settings
 
-__all__ = ["CONVENTION", "explain", "not_modelled"]
+__all__ = ["CONVENTION", "explain", "host_parts", "not_modelled"]
 
 CONVENTION = (
     (
@@ -124,6 +126,25 @@ def _limits(stages: list[list[Kept]], settings: Settings) -> Iterator[str]:
             f"a sequence of max_seq_len {format_count(settings.length)} does not fit max_tokens:"
             " the engine lowers max_seq_len to what the pool holds"
         )
+
+
+def host_parts(settings: Settings, ranks: tuple[Rank, ...]) -> tuple[HostPart, ...]:
+    """Return the host memory of one server: its processes, and blocks that are out of use."""
+    gpus = sum(rank.multiplicity for rank in ranks)
+    parts = [processes(gpus)]
+    if settings.host_bytes:
+        parts.append(
+            HostPart(
+                name="offloaded blocks",
+                low_bytes=settings.host_bytes * gpus,
+                high_bytes=settings.host_bytes * gpus,
+                source=f"host_cache_size {format_count(settings.host_bytes)} B for each of {gpus}"
+                " ranks",
+                setting="kv_cache_config.host_cache_size",
+                unit_bytes=gpus,
+            )
+        )
+    return tuple(parts)
 
 
 def _host(stages: list[list[Kept]], settings: Settings) -> Iterator[str]:

@@ -14,6 +14,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
 from kvcalc.core.layers import LayerRun
+from kvcalc.core.memory import HostPart, processes
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank
 from kvcalc.core.recurrent import LightningAttention
@@ -62,8 +63,9 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         check_quantized(held, quantization, settings)
     layers = _layers(held, settings, quantization)
     counted = sum(run.count * counters(run, settings, held.architecture) for run in held.layers)
+    host: tuple[HostPart, ...] = ()
     if settings.offloaded:
-        layers = resident(layers, held, settings, notes)
+        layers, host = resident(layers, held, settings, notes)
     pools = _pools(layers)
     if not pools:
         raise UnsupportedError(
@@ -91,6 +93,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         split="fungible",
         start="never_checks",
         max_model_len=settings.max_model_len,
+        host=(processes(settings.tp), *host),
         notes=tuple(notes),
         unsupported=not_modelled(held, settings, quantization),
         convention=convention(held, settings, quantization),

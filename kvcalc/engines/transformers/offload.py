@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kvcalc.core.kind import Chunks, Windowed
 from kvcalc.core.layers import LayerRun
+from kvcalc.core.memory import HostPart
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.rules import Slots
 from kvcalc.core.units import format_count
@@ -24,8 +25,8 @@ _Layer = tuple[LayerRun, list[Part]]
 
 def resident(
     layers: list[_Layer], model: ModelSpec, settings: Settings, notes: list[str]
-) -> list[_Layer]:
-    """Return the layers that the GPU holds at its fullest, one entry a layer.
+) -> tuple[list[_Layer], tuple[HostPart, ...]]:
+    """Return the layers that the GPU holds at its fullest, one entry a layer, and the host's part.
 
     Layers with states never leave it; with a static cache, layers with windows stay too. Of the
     others, two neighbours are there at once: the two that need the most at the maximum.
@@ -40,7 +41,7 @@ def resident(
     leave = [entry for entry in layers if _leaves(entry, settings)]
     if len(leave) <= _AT_ONCE:
         notes.append(f"at most two layers of {model.name} are offloaded: none leaves the GPU")
-        return layers
+        return layers, ()
     sizes = [_bytes(entry, settings) for entry in leave]
     pairs = [(sizes[i] + sizes[(i + 1) % len(sizes)], i) for i in range(len(sizes))]
     _, first = max(pairs, key=lambda pair: (pair[0], -pair[1]))
@@ -48,7 +49,14 @@ def resident(
         f"{len(leave)} layers are offloaded: the host holds {format_count(sum(sizes))} B for a"
         f" sequence of {format_count(settings.max_model_len)} tokens, the GPU two of them at a time"
     )
-    return [*stay, leave[first], leave[(first + 1) % len(leave)]]
+    host = HostPart(
+        name="offloaded cache",
+        low_bytes=0,
+        high_bytes=sum(sizes),
+        source=f"cache_implementation: {len(leave)} layers of one sequence of"
+        f" {format_count(settings.max_model_len)} tokens",
+    )
+    return [*stay, leave[first], leave[(first + 1) % len(leave)]], (host,)
 
 
 def _leaves(entry: _Layer, settings: Settings) -> bool:

@@ -43,7 +43,7 @@ _COUNTS = (
     *("max_num_partial_prefills", "max_long_partial_prefills"),
 )
 _FROM_ZERO = ("long_prefill_token_threshold",)
-_SIZES = ("cpu_offload_gb", "kv_offloading_size", "swap_space")
+_SIZES = ("cpu_offload_gb", "kv_offloading_size", "mm_processor_cache_gb", "swap_space")
 ENGINE_ARGS = (
     *_SWITCHES,
     *_COUNTS,
@@ -75,7 +75,6 @@ NOT_MODELLED = {
     "max_cpu_loras": "the adapters' own sizes would be needed, on the host alone",
     "max_cudagraph_capture_size": "graphs' memory would have to be known by what is captured",
     "mm_encoder_only": "a server of the encoder alone keeps no cache",
-    "mm_processor_cache_gb": "how many processes keep a copy would be needed, on the host alone",
     "offload_backend": _MOVED,
     "offload_group_size": _MOVED,
     "offload_num_in_group": _MOVED,

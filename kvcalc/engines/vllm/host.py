@@ -1,4 +1,4 @@
-"""What vLLM keeps in the host's memory: weights, blocks of prefixes, and V0's swapped blocks.
+"""What vLLM takes of the host's memory: processes, weights, prefix blocks, inputs, V0's swap.
 
 vLLM 0.33 model_executor/models/utils.py (maybe_offload_to_cpu) and v1/kv_offload/cpu/spec.py; V0's
 worker/cache_engine.py.
@@ -9,29 +9,70 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.memory import HostPart
+from kvcalc.core.memory import HostPart, processes
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import Rank
 from kvcalc.core.units import format_bytes, format_count, round_up
 from kvcalc.core.widths import is_multimodal
 from kvcalc.engines.vllm.arguments import gib_of, limits_of, takes_no_input
+from kvcalc.engines.vllm.version import Release
 
 __all__ = ["host_parts", "notes_on_arguments", "swap_part"]
 
 _SWAP_SPACE = 4 * 2**30
 """GiB a GPU, unless told otherwise (V0's CacheConfig)."""
+_INPUT_CACHE = 4 * 2**30
+_CACHES_INPUTS = (0, 8, 0)
+_CACHE_BY_FLAG = (0, 10, 1)
 _ALIGNED = 2 * 2**20
 """Bytes that a chunk may be rounded up to: a large page of the host."""
 
 
-def host_parts(deployment: Deployment, ranks: tuple[Rank, ...]) -> tuple[HostPart, ...]:
-    """Return what one replica takes of the host beside what every server does.
+def host_parts(
+    model: ModelSpec, deployment: Deployment, ranks: tuple[Rank, ...], at: Release
+) -> tuple[HostPart, ...]:
+    """Return the host memory of one replica.
 
     Args:
+        model: as published.
         deployment: as asked for.
         ranks: of the plan.
+        at: the release.
     """
-    return tuple(part for part in (_weights(deployment, ranks), _blocks(deployment, ranks)) if part)
+    parts = (
+        processes(sum(rank.multiplicity for rank in ranks)),
+        _weights(deployment, ranks),
+        _blocks(deployment, ranks),
+        _inputs(model, deployment, at),
+    )
+    return tuple(part for part in parts if part)
+
+
+def _inputs(model: ModelSpec, deployment: Deployment, at: Release) -> HostPart | None:
+    """Return the caches of processed images, video and audio; None where none are taken.
+
+    vLLM 0.33 config/multimodal.py, mm_processor_cache_gb: one in each API server and one in each
+    engine core (0.10.1 and later). Before, VLLM_MM_INPUT_CACHE_GIB: the input processor's, the
+    client's and the engine core's (0.8 to 0.10.0, multimodal/registry.py and
+    v1/engine/mm_input_cache.py).
+    """
+    if at.number < _CACHES_INPUTS or not is_multimodal(model):
+        return None
+    if takes_no_input(limits_of(deployment)):
+        return None
+    by_flag = at.number >= _CACHE_BY_FLAG
+    given = deployment.engine_args.get("mm_processor_cache_gb") is not None
+    size = (gib_of(deployment, "mm_processor_cache_gb") or 0) if given else _INPUT_CACHE
+    copies = (2 if by_flag else 3) + deployment.data_parallel_size - 1
+    return HostPart(
+        name="processed inputs",
+        low_bytes=0,
+        high_bytes=size * copies,
+        source=f"{format_bytes(size)}{'' if given else ', the default,'} for each of {copies}"
+        " caches of images, video and audio",
+        setting="--mm-processor-cache-gb" if by_flag else "VLLM_MM_INPUT_CACHE_GIB",
+        unit_bytes=2**30 * copies,
+    )
 
 
 def _weights(deployment: Deployment, ranks: tuple[Rank, ...]) -> HostPart | None:
@@ -45,6 +86,8 @@ def _weights(deployment: Deployment, ranks: tuple[Rank, ...]) -> HostPart | None
         high_bytes=limit * gpus,
         source=f"cpu_offload_gb: {format_bytes(limit)} of every GPU's layers, or all of them where"
         " they are less; the last parameter is moved whole",
+        setting="--cpu-offload-gb",
+        unit_bytes=2**30 * gpus,
     )
 
 
@@ -60,6 +103,8 @@ def _blocks(deployment: Deployment, ranks: tuple[Rank, ...]) -> HostPart | None:
         high_bytes=size,
         source=f"kv_offloading_size, of all ranks together: {format_count(size // each)} blocks of"
         f" {format_count(each)} B",
+        setting="--kv-offloading-size",
+        unit_bytes=2**30,
     )
 
 
@@ -85,6 +130,8 @@ def swap_part(deployment: Deployment, ranks: tuple[Rank, ...]) -> HostPart | Non
         low_bytes=size,
         high_bytes=size,
         source=f"swap_space: {format_bytes(space)} a GPU{default}, {blocks} CPU blocks",
+        setting="--swap-space",
+        unit_bytes=2**30 * sum(rank.multiplicity for rank in ranks),
     )
 
 

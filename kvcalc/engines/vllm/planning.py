@@ -116,7 +116,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         check_spares_reserved=settings.rules.spares_null_block,
         check_fixed_units=settings.rules.override_in_check,
         floors=floors,
-        host=host_parts(deployment, ranks),
+        host=host_parts(model, deployment, ranks, settings.release),
         notes=tuple(notes),
         unsupported=platform.unsupported(layers, grouping, settings),
         convention=platform.convention(settings),

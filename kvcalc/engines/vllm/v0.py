@@ -125,7 +125,14 @@ def plan_v0(
         reuse_tokens=block if deployment.enable_prefix_caching else None,
         report="tokens",
         check_spares_reserved=False,
-        host=tuple(filter(None, (swap_part(deployment, ranks), *host_parts(deployment, ranks)))),
+        host=tuple(
+            part
+            for part in (
+                swap_part(deployment, ranks),
+                *host_parts(model, deployment, ranks, settings.release),
+            )
+            if part
+        ),
         notes=tuple(notes),
         unsupported=unsupported,
         convention=("This is V0, the engine before V1: it has no null block.",),

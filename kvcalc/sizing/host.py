@@ -1,0 +1,113 @@
+"""Host memory of a server: everything it takes there, against the container's or the host's."""
+
+from __future__ import annotations
+
+from kvcalc.core.capacity import Budgets
+from kvcalc.core.deployment import GpuSpec
+from kvcalc.core.memory import End, HostBudget, HostPart, MemoryBudget, summed
+from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import format_bytes
+
+__all__ = ["host_budget", "host_refusal", "outgrows"]
+
+
+def host_budget(
+    plan: CachePlan,
+    memory: tuple[MemoryBudget, ...],
+    budgets: tuple[Budgets, Budgets],
+    gpu: GpuSpec | None,
+    *,
+    limit_bytes: int | None,
+    servers: int = 1,
+) -> HostBudget:
+    """Return the host memory of all servers of a plan on one host.
+
+    Args:
+        plan: of one server.
+        memory: the budget of each of its GPUs; empty where none is named.
+        budgets: bytes of its GPUs' caches, low and high.
+        gpu: the GPU.
+        limit_bytes: what is given; None: the memory that a GPU shares with its host, if it does.
+        servers: on the host.
+    """
+    cache = [_on_gpus(plan, each) for each in budgets]
+    parts = [part.with_cache(*cache) for part in plan.host]
+    source = "given"
+    if gpu is not None and gpu.memory_kind == "unified":
+        if limit_bytes is None:
+            limit_bytes = gpu.host_memory_bytes or gpu.memory_bytes
+            source = f"the memory that {gpu.name} shares with its host"
+        parts.extend(_shared(memory))
+    if servers > 1:
+        parts = [_times(part, servers) for part in parts]
+    return HostBudget(
+        parts=tuple(parts),
+        limit_bytes=limit_bytes,
+        limit_source=source if limit_bytes is not None else "",
+    )
+
+
+def _on_gpus(plan: CachePlan, budgets: Budgets) -> int:
+    """Return the bytes of the caches on all GPUs of a plan."""
+    each = budgets if isinstance(budgets, tuple) else (budgets,) * len(plan.ranks)
+    pairs = zip(each, plan.ranks, strict=True)
+    return sum((size or 0) * rank.multiplicity for size, rank in pairs if not rank.on_host)
+
+
+def _shared(memory: tuple[MemoryBudget, ...]) -> list[HostPart]:
+    """Return what the GPU takes of the memory that it shares with its host."""
+    found = []
+    for one in memory:
+        low, high = (_taken(one, end) for end in ("high", "low"))
+        found.append(
+            HostPart(
+                name="GPU memory",
+                low_bytes=low,
+                high_bytes=high,
+                source="weights, KV cache, buffers: the GPU's share of the common memory",
+            )
+        )
+    return found
+
+
+def _taken(one: MemoryBudget, end: End) -> int:
+    share = one.share_bytes[0] if end == "low" else one.share_bytes[1]
+    outside = summed(one.before, end) + summed(one.outside, end)
+    return max(0, one.taken(end, share)) + outside
+
+
+def _times(part: HostPart, servers: int) -> HostPart:
+    return HostPart(
+        name=part.name,
+        low_bytes=part.low_bytes * servers,
+        high_bytes=None if part.high_bytes is None else part.high_bytes * servers,
+        source=f"{servers} servers, each: {part.source}",
+        setting=part.setting,
+        unit_bytes=part.unit_bytes * servers,
+        pinned=part.pinned,
+    )
+
+
+def host_refusal(budget: HostBudget) -> str | None:
+    """Return why a server cannot run in its host memory at all; None where it can."""
+    limit = budget.limit_bytes
+    if limit is None or budget.low_bytes <= limit:
+        return None
+    parts = sorted((part for part in budget.parts if part.pinned), key=lambda p: -p.low_bytes)
+    return (
+        f"host memory: at least {format_bytes(budget.low_bytes)} of {format_bytes(limit)}"
+        f" ({parts[0].name} {format_bytes(parts[0].low_bytes)})"
+    )
+
+
+def outgrows(budget: HostBudget) -> HostPart | None:
+    """Return the part that grows beyond the limit by itself, the largest first; None for none."""
+    limit = budget.limit_bytes
+    if limit is None:
+        return None
+    found = [
+        part
+        for part in budget.parts
+        if part.pinned and part.setting and (part.high_bytes is None or part.high_bytes > limit)
+    ]
+    return max(found, key=lambda part: (part.high_bytes is None, part.high_bytes), default=None)
