@@ -91,6 +91,7 @@ def capacity(
     weights_bytes: int | None = None,
     quantization: str | None = None,
     free_bytes: int | None = None,
+    host_bytes: int | None = None,
     instances: int = 1,
     levers: bool = False,
     solve_for: Sequence[str] = (),
@@ -109,6 +110,7 @@ def capacity(
         weights_bytes: of the whole model, instead of what is known of it.
         quantization: what the weights are kept in, instead of the checkpoint's own.
         free_bytes: of the card before this server starts, where others hold some of it.
+        host_bytes: host memory that the servers may have: a container's limit.
         instances: servers of this kind on each card.
         levers: also what each setting would buy.
         solve_for: settings to turn the question round for: `max-model-len`, `max-num-seqs`,
@@ -135,6 +137,7 @@ def capacity(
         lengths=at,
         instances=instances,
         free_bytes=free_bytes,
+        host_bytes=host_bytes,
         all_layouts=all_layouts,
     )
     return _sizing.answer(

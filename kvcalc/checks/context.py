@@ -22,6 +22,7 @@ class Context(NamedTuple):
         gpu: a card for everything, whatever the files say.
         gpu_memory: its memory, instead of what it has.
         gpu_free: of each card before a server starts.
+        host_memory: that a server may have, whatever the files say.
         default_gpu: a card for what names none.
         engine_version: for everything, whatever the files say.
         sequences: the goal of everything.
@@ -37,6 +38,7 @@ class Context(NamedTuple):
     gpu: str | None = None
     gpu_memory: int | None = None
     gpu_free: int | None = None
+    host_memory: int | None = None
     default_gpu: str | None = None
     engine_version: str | None = None
     sequences: int | None = None

@@ -48,7 +48,8 @@ class Options(NamedTuple):
     Attributes:
         settings: a kvcalc.yaml whose assertions, models and levels hold for every file; None for
             none.
-        gpu, gpu_memory, gpu_free, engine_version, sequences, quantization: see Context.
+        gpu, gpu_memory, gpu_free, host_memory, engine_version, sequences, quantization: see
+            Context.
         models: further served names, `NAME=PRESET`, or a preset alone for what is not known.
         assertions: by name, above all files'.
         folders: folders of presets.
@@ -58,6 +59,7 @@ class Options(NamedTuple):
     gpu: str | None = None
     gpu_memory: int | None = None
     gpu_free: int | None = None
+    host_memory: int | None = None
     engine_version: str | None = None
     sequences: int | None = None
     quantization: str | None = None
@@ -187,6 +189,7 @@ def _context(options: Options, settings: CheckFile | None, used: set[str]) -> Co
         gpu=options.gpu,
         gpu_memory=options.gpu_memory,
         gpu_free=options.gpu_free,
+        host_memory=options.host_memory,
         default_gpu=None if gpu is None else str(gpu.value),
         engine_version=options.engine_version,
         sequences=options.sequences,

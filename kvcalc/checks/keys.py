@@ -73,6 +73,7 @@ BESIDE: Mapping[str, Form] = {
     "replicas": "count",
     "gpu_memory": "bytes",
     "gpu_free": "bytes",
+    "host_memory": "bytes",
     "price_per_gpu_hour": "number",
 }
 """What else a deployment says in one value."""

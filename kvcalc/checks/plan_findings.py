@@ -12,10 +12,12 @@ from kvcalc.checks.targets import Target
 from kvcalc.checks.words import said
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.units import format_bytes, format_count
+from kvcalc.core.memory import HostBudget
+from kvcalc.core.units import cdiv, format_bytes, format_count
 from kvcalc.engines import release_warning
 from kvcalc.manifests.found import Finding, Level
 from kvcalc.sizing.changes import Change
+from kvcalc.sizing.host import growing, host_refusal, host_warning, within_limit
 from kvcalc.sizing.shares import LONGER
 from kvcalc.sizing.solve import solve
 from kvcalc.sizing.stops import within_floor
@@ -25,6 +27,7 @@ __all__ = ["on_plan"]
 _FP8_FROM = (8, 9)  # compute capability: Ada and Hopper
 _FP8_KERNELS = ("vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi")
 _WIDE = "bfloat16"
+_ENDLESS = 2**60
 _WORTH = 1.01  # factors below say nothing
 
 
@@ -32,6 +35,7 @@ def on_plan(target: Target, sized: Sized) -> Iterator[Finding]:
     """Yield findings on a deployment that its engine accepts."""
     for look in (
         _newer_release,
+        _host_memory,
         _length_over_model,
         _fp8_on_old_card,
         _bytes_and_share,
@@ -101,6 +105,40 @@ def _set(target: Target, name: str, value: Any) -> str:
     """Return a setting in the engine's words; in kvcalc's where it has none."""
     word = str(value).lower() if isinstance(value, bool) else value
     return said(target, name, value) or f"{name} {word}"
+
+
+def _host_memory(target: Target, sized: Sized) -> Iterator[Finding]:
+    """Find what a server takes of the host beyond its limit, now or as its caches fill."""
+    host = sized.worked.host
+    refusal = host_refusal(host)
+    why = refusal.why if refusal is not None else host_warning(host)
+    if not why:
+        return
+    part = growing(host)
+    asked = part is not None and not part.is_default
+    alone = part is not None and (part.high_bytes or _ENDLESS) > (host.limit_bytes or 0)
+    limit = None if target.server is None else target.server.invocation.memory_limit
+    yield Finding(
+        "host-memory-over-limit",
+        "error" if refusal is not None or (alone and asked) else "warning",
+        why,
+        _within_limit(host),
+        target.line if limit is None else limit.line,
+        amount=(host.bounded_bytes or host.low_bytes) - (host.limit_bytes or 0),
+    )
+
+
+def _within_limit(host: HostBudget) -> str:
+    """Return what to change: the setting of what grows the most, or the limit."""
+    found, bounded = within_limit(host), host.bounded_bytes
+    cures = []
+    if found is not None:
+        setting, most = found
+        cures.append(f"{setting}={most}" if setting.isupper() else f"{setting} {most}")
+    if bounded is not None:
+        cures.append(f"a limit of {cdiv(bounded, 2**30)}Gi")
+    part = growing(host)
+    return ", or ".join(cures) or ("" if part is None else f"bound it: {part.setting}")
 
 
 def _newer_release(target: Target, sized: Sized) -> Iterator[Finding]:

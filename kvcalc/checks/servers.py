@@ -427,8 +427,18 @@ def _asked(
         sequences=context.sequences or _count(beside, "sequences", 1),
         instances=_count(beside, "instances", 1),
         free_bytes=context.gpu_free if free is None else int(free.value),
+        host_bytes=_host_memory(made, beside, context),
     )
     return made._replace(question=question, findings=(*made.findings, *_over(made, question)))
+
+
+def _host_memory(made: Target, beside: Mapping[str, Given], context: Context) -> int | None:
+    """Return the host memory that a server may have: as asked for, else its container's limit."""
+    given = beside.get("host_memory")
+    limit = None if made.server is None else made.server.invocation.memory_limit
+    if context.host_memory is not None or given is not None:
+        return context.host_memory if given is None else int(given.value)
+    return None if limit is None else limit.bytes
 
 
 def _own(beside: Mapping[str, Given], context: Context) -> Given | None:

@@ -245,7 +245,7 @@ _READERS: dict[str, Callable[[str], object]] = {
     "tokens": parse_tokens,
     **dict.fromkeys(
         (
-            *("kv_memory", "gpu_memory", "gpu_free", "weights", "limit"),
+            *("kv_memory", "gpu_memory", "gpu_free", "host_memory", "weights", "limit"),
             *("free", "largest", "request", "device_free"),
         ),
         parse_bytes,

@@ -217,6 +217,8 @@ CARD: OptionGroup = (
          help="Memory of the whole card (a MIG slice, a card of your own), instead of --gpu's."),
     text("gpu_free", "--gpu-free", metavar="SIZE", panel=_D,
          help="What is free of the card before this server starts, where others hold some of it."),
+    text("host_memory", "--host-memory", metavar="SIZE", panel=_D,
+         help="Host memory that the server may have: its container's limit, or the machine's."),
     text("gpu_memory_utilization", "--gpu-memory-utilization", metavar="SHARE", panel=_D,
          help="vLLM: what it may have of the card; other engines' shares go into --engine-arg."),
     switch("enforce_eager", "enforce-eager", panel=_E,

@@ -74,6 +74,7 @@ def _given(
         cache=_meant(values, "kv_memory", "a cache", "15GiB"),
         weights=_meant(values, "weights", "weights", "15GiB", up=True),
         free=_meant(values, "gpu_free", "", "66GiB"),
+        host=_meant(values, "host_memory", "host memory", "64GiB"),
         at=at,
         load=load,
     )
@@ -86,6 +87,7 @@ class _Given(NamedTuple):
     cache: int | None
     weights: int | None
     free: int | None
+    host: int | None
     at: tuple[int, ...]
     load: inputs.Workload | None
 
@@ -170,6 +172,7 @@ def _question(
             workload=load,
             instances=inputs.number(values, "instances") or 1,
             free_bytes=given.free,
+            host_bytes=given.host,
             all_layouts=bool(values.get("all_layouts")),
         )
     )

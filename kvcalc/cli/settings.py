@@ -43,6 +43,7 @@ SETTINGS = {
     "kv_cache_memory_bytes": "kv_memory",
     "gpu_memory": "gpu_memory",
     "gpu_free": "gpu_free",
+    "host_memory": "host_memory",
     "gpu_memory_utilization": "gpu_memory_utilization",
     "enforce_eager": "enforce_eager",
     "enable_expert_parallel": "enable_expert_parallel",

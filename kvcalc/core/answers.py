@@ -257,7 +257,10 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
         bytes_per_token, fixed_bytes: needed is about fixed_bytes + tokens x bytes_per_token; None
             where a token adds no whole number of bytes.
         budget: of each kind of GPU; empty where the cache is given.
-        host: what the engine takes of the host's memory, each with its source.
+        host: what the server takes of the host's memory, each with its source.
+        host_limit_bytes: what it may have of that; None where nobody says.
+        host_fits: all that its settings allow has room there; None where no limit is known.
+        host_may_fit: what it takes from the start has room there.
         levers: settings that gain something, the one that gains the most first; where the goal is
             not met those that meet it first, the cheapest of them before the others.
         refused_levers: settings that cannot be changed here, with the reason.
@@ -296,6 +299,9 @@ class CapacityAnswer(Value, frozen=True, kw_only=True):
     deployment: DeploymentTotals
     budget: tuple[RankBudget, ...]
     host: tuple[HostPart, ...]
+    host_limit_bytes: int | None
+    host_fits: bool | None
+    host_may_fit: bool | None
     levers: tuple[Lever, ...]
     refused_levers: tuple[RefusedLever, ...]
     solutions: tuple[Solution, ...]

@@ -66,6 +66,7 @@ FINDING_CODES: Mapping[str, str] = {
     "heads-over-ranks": "heads that ranks cannot share evenly",
     "host-cache-too-large": "a cache on the host that it has no room for",
     "host-cache-too-small": "a cache on the host that is smaller than the card's",
+    "host-memory-over-limit": "more of the host's memory than its container may have",
     "hybrid-manager-needed": "layers that cannot do without the hybrid cache manager",
     "idle-gpus": "devices that no rank uses",
     "ignored-extra-args": "arguments that a chart does not read",

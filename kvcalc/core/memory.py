@@ -58,6 +58,7 @@ class HostPart(Value, frozen=True, kw_only=True):
         source: the setting or rule.
         setting: the setting that bounds it, as the engine's own command calls it; empty for none.
         unit_bytes: bytes of one unit of that setting.
+        is_default: nobody asked for that bound: it is the engine's own.
         per_cache: (numerator, denominator): so many bytes more for each byte of the GPUs' caches,
             where it grows with them.
         pinned: the kernel cannot take the pages back. False for mapped files (weights under mmap):
@@ -70,6 +71,7 @@ class HostPart(Value, frozen=True, kw_only=True):
     source: str
     setting: str = ""
     unit_bytes: Positive = 1
+    is_default: bool = False
     per_cache: tuple[NonNegative, Positive] = (0, 1)
     pinned: bool = True
 
@@ -124,17 +126,27 @@ class HostBudget(Value, frozen=True, kw_only=True):
         known = [size for size in highs if size is not None]
         return sum(known) if len(known) == len(highs) else None
 
-    def shortfall(self, end: End) -> int:
-        """Return what the limit lacks at an end (see End); 0 or less: there is room.
+    @property
+    def bounded_bytes(self) -> int | None:
+        """What is taken where every part with a setting grows to it; None: one has no limit.
 
-        A part without a limit of its own outgrows any.
+        Of what no setting bounds, what it takes from the start: its upper bound is not measured.
         """
+        sizes = [p.high_bytes if p.setting else p.low_bytes for p in self.parts if p.pinned]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether all that settings allow has room; None where no limit is known."""
         if self.limit_bytes is None:
-            return 0
-        if end == "high":
-            return self.low_bytes - self.limit_bytes
-        high = self.high_bytes
-        return (_ENDLESS if high is None else high) - self.limit_bytes
+            return None
+        return self.bounded_bytes is not None and self.bounded_bytes <= self.limit_bytes
+
+    @property
+    def may_fit(self) -> bool | None:
+        """Whether what is taken from the start has room; None where no limit is known."""
+        return None if self.limit_bytes is None else self.low_bytes <= self.limit_bytes
 
 
 class Term(Value, frozen=True, kw_only=True):

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kvcalc.manifests.found import GpuRequest, Word
+from kvcalc.manifests.found import GpuRequest, MemoryLimit, Word
 from kvcalc.manifests.requests import (
     DEFAULT_SHM,
     SHM,
+    memory_limit,
     of_device,
     of_gpus_option,
     shm_size,
@@ -46,6 +47,7 @@ class Run(NamedTuple):
         under_entry_point: the words come after the command that the image runs by itself.
         detached: it runs on while what follows starts.
         shm_bytes: the size of its own /dev/shm; None where it has the host's.
+        memory_limit: the host memory that it may have; None where nothing limits it.
     """
 
     image: Word
@@ -57,6 +59,7 @@ class Run(NamedTuple):
     under_entry_point: bool = False
     detached: bool = False
     shm_bytes: int | None = None
+    memory_limit: MemoryLimit | None = None
 
 
 def docker_run(
@@ -110,6 +113,7 @@ class _Options:
         self.asks = False
         self.detached = False
         self.shm: int | None = DEFAULT_SHM
+        self.memory: MemoryLimit | None = None
 
     def take(self, option: str, value: Word) -> None:
         """Take one option."""
@@ -129,6 +133,8 @@ class _Options:
                 self.entry = (value,) if value.text else ()
             case "--runtime":
                 self.asks = True
+            case "-m" | "--memory":
+                self.memory = memory_limit(value.text, value.line)
             case _:
                 pass
 
@@ -153,6 +159,7 @@ class _Options:
             under_entry_point=self.entry is None,
             detached=self.detached,
             shm_bytes=self.shm,
+            memory_limit=self.memory,
         )
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "GpuRequest",
     "Invocation",
     "Level",
+    "MemoryLimit",
     "Server",
     "Setting",
     "Word",
@@ -127,6 +128,13 @@ class Attached(NamedTuple):
     text: str
 
 
+class MemoryLimit(NamedTuple):
+    """The host memory that a container may have, and where that stands."""
+
+    bytes: int
+    line: int
+
+
 class Invocation(NamedTuple):
     """A server that a file starts, before its command is read.
 
@@ -158,6 +166,7 @@ class Invocation(NamedTuple):
         after: the lines where servers of the same file begin that are ready before it starts.
         shm_bytes: the size of its container's own /dev/shm; None where it is the host's, or nothing
             says it.
+        memory_limit: the host memory that its container may have; None where nothing limits it.
         given: settings that its carrier says, and no command: the weights' format.
     """
 
@@ -181,6 +190,7 @@ class Invocation(NamedTuple):
     branch: Branch = ()
     after: tuple[int, ...] = ()
     shm_bytes: int | None = None
+    memory_limit: MemoryLimit | None = None
     given: Mapping[str, Word] = {}
 
 

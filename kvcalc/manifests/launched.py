@@ -6,7 +6,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kvcalc.manifests.found import Attached, Branch, Finding, GpuRequest, Invocation, Word
+from kvcalc.manifests.found import (
+    Attached,
+    Branch,
+    Finding,
+    GpuRequest,
+    Invocation,
+    MemoryLimit,
+    Word,
+)
 from kvcalc.manifests.requests import with_visible
 
 __all__ = [
@@ -75,7 +83,7 @@ class Launch(NamedTuple):
         installed: package -> the release that was installed before.
         findings: what is wrong with the command as it stands.
         background: it runs on while what follows starts.
-        branch, after, shm_bytes: see Invocation.
+        branch, after, shm_bytes, memory_limit: see Invocation.
     """
 
     words: tuple[Word, ...]
@@ -92,6 +100,7 @@ class Launch(NamedTuple):
     branch: Branch = ()
     after: tuple[int, ...] = ()
     shm_bytes: int | None = None
+    memory_limit: MemoryLimit | None = None
 
     def within(self, *place: int) -> Launch:
         """Return it with conditions that differ from those of scripts that stand elsewhere."""
@@ -124,6 +133,7 @@ class Launch(NamedTuple):
             branch=self.branch if line is None else self.within(line).branch,
             after=self.after,
             shm_bytes=self.shm_bytes,
+            memory_limit=self.memory_limit,
         )
 
 

@@ -265,6 +265,7 @@ def _of_run(run: Run, line: int, place: Place, files: Mapping[str, Attached]) ->
             attached={**files, **each.attached},
             background=each.background or run.detached,
             shm_bytes=run.shm_bytes,
+            memory_limit=run.memory_limit,
         )
         for each in found
     ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import NamedTuple
 
+from kvcalc.core.deployment import MAX_BYTES
 from kvcalc.manifests.documents import Node
-from kvcalc.manifests.found import Finding, GpuRequest, Word
+from kvcalc.manifests.found import Finding, GpuRequest, MemoryLimit, Word
 from kvcalc.manifests.gpu_tables import MIG_MIB
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "SHM",
     "Copies",
     "copies_of",
+    "memory_limit",
     "of_count",
     "of_device",
     "of_gpus_option",
@@ -39,7 +42,7 @@ _DEVICES = (
 _DEVICE = re.compile(r"(?:huawei\.com/Ascend\w+|.+/(?:gpu|gpus|npu|tpu|gcu|dri|i915|xe|vgpu))")
 _MIG = re.compile(r"nvidia\.com/mig-(?:[a-z]+-)?(\d+g\.\d+gb)(?:\..*)?")
 _MIB = 2**20
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([bkmgt]?)(i?)b?", re.IGNORECASE)
 
 SHM = "/dev/shm"  # noqa: S108 - where a container has its shared memory
 DEFAULT_SHM = 64 * _MIB
@@ -312,6 +315,27 @@ def shm_size(text: str) -> int | None:
     if found is None:
         return None
     return int(float(found[1]) * 1024 ** "bkmgt".index(found[2].lower() or "b"))
+
+
+def memory_limit(text: str, line: int, *, decimal: bool = False) -> MemoryLimit | None:
+    """Return a limit of host memory; None where the text is none, or no limit.
+
+    Args:
+        text: as Docker, Compose and systemd take it, or Kubernetes.
+        line: where it stands.
+        decimal: letters alone are powers of ten (Kubernetes: 16G, against 16Gi).
+
+    >>> memory_limit("16Gi", 7).bytes, memory_limit("16G", 7, decimal=True).bytes
+    (17179869184, 16000000000)
+    """
+    found = _SIZE.fullmatch(text.strip().strip("\"'"))
+    if found is None:
+        return None
+    number, unit, binary = found.groups()
+    base = 1000 if decimal and not binary else 1024
+    power = "bkmgt".index((unit or "b").lower())
+    size = int(Fraction(number) * base**power)
+    return MemoryLimit(size, line) if 0 < size <= MAX_BYTES else None
 
 
 def shm_of_pod(pod: Node, container: Node) -> int | None:

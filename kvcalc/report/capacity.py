@@ -15,7 +15,6 @@ from kvcalc.core.answers import (
     TermBounds,
 )
 from kvcalc.core.deployment import MAX_BYTES
-from kvcalc.core.memory import HostPart
 from kvcalc.core.units import format_concurrency, format_count, format_number_of
 from kvcalc.report.bars import stacked
 from kvcalc.report.blocks import Block, Code, Grid, Heading, Shell, Text
@@ -83,8 +82,8 @@ def _answer(result: CapacityAnswer, size: Size) -> list[Block]:
     for budget in result.budget:
         blocks.extend(_budget(budget, size, several=len(result.budget) > 1))
     blocks.append(_figures(result, size))
-    if result.host:
-        blocks.append(_host(result.host, size))
+    if result.host_limit_bytes is not None or len(result.host) > 1:
+        blocks.append(_host(result, size))
     if result.log:
         blocks.append(Code(result.log))
     if result.layouts:
@@ -241,8 +240,15 @@ def _alone(result: CapacityAnswer, size: Size) -> Iterator[tuple[str, str]]:
             yield "each byte is kept", f"{whole.duplication_factor:,.2f} times"
 
 
-def _host(parts: Sequence[HostPart], size: Size) -> Grid:
-    """Show what the engine takes of the host's memory."""
+_HOST: dict[tuple[bool | None, bool | None], str] = {
+    (True, True): "all that settings allow has room",
+    (False, True): "what settings allow may outgrow it",
+    (False, False): "less than is taken from the start",
+}
+
+
+def _host(result: CapacityAnswer, size: Size) -> Grid:
+    """Show what the server takes of the host's memory, and its limit."""
     rows = [
         (
             part.name,
@@ -250,8 +256,11 @@ def _host(parts: Sequence[HostPart], size: Size) -> Grid:
             "no limit" if part.high_bytes is None else size(part.high_bytes),
             part.source,
         )
-        for part in parts
+        for part in result.host
     ]
+    if result.host_limit_bytes is not None:
+        limit = size(result.host_limit_bytes)
+        rows.append(("limit", limit, limit, _HOST[result.host_fits, result.host_may_fit]))
     return Grid(("host memory", "least", "most", ""), tuple(rows), text_columns=frozenset({3}))
 
 

@@ -18,6 +18,7 @@ from kvcalc.core.memory import End
 from kvcalc.engines import start_up_log
 from kvcalc.sizing.figured import figured
 from kvcalc.sizing.figures import alone, at_length, at_workload, rank_budgets, totals
+from kvcalc.sizing.host import host_warning
 from kvcalc.sizing.notes import beyond_maximum, without_effect
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.sharing import notes_on_sharing, one_of_several
@@ -62,6 +63,7 @@ def answer(
     tries = Tries(question)
     low, middle, high = (figured(question, worked, end, tries) for end in get_args(End))
     missing = 0 if low.fits in (True, None) else worked.missing()
+    host = worked.host
     rank = binding_rank(found, worked.middle)
     grown, period = rank.growth(windows_open=False)
     needed = rank.bytes_needed(found.max_model_len)
@@ -105,7 +107,10 @@ def answer(
         at=_at(question, worked),
         deployment=totals(question, found, alone(question, found), middle),
         budget=rank_budgets(worked),
-        host=found.host,
+        host=host.parts,
+        host_limit_bytes=host.limit_bytes,
+        host_fits=host.fits,
+        host_may_fit=host.may_fit,
         levers=gaining,
         refused_levers=refused,
         solutions=solutions,
@@ -116,6 +121,7 @@ def answer(
         notes=(
             *shared,
             *notes_on_sharing(question, worked),
+            *filter(None, (host_warning(host),)),
             *without_effect(asked),
             *beyond_maximum(question, found.max_model_len),
             *(["no setting that was tried buys anything"] if with_levers and not tried else []),

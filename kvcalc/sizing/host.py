@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from kvcalc.core.capacity import Budgets
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.memory import End, HostBudget, HostPart, MemoryBudget, summed
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_bytes
+from kvcalc.sizing.sharing import Refusal
 
-__all__ = ["host_budget", "host_refusal", "outgrows"]
+__all__ = ["growing", "host_budget", "host_refusal", "host_warning", "within_limit"]
 
 
 def host_budget(
@@ -58,7 +61,7 @@ def _shared(memory: tuple[MemoryBudget, ...]) -> list[HostPart]:
     """Return what the GPU takes of the memory that it shares with its host."""
     found = []
     for one in memory:
-        low, high = (_taken(one, end) for end in ("high", "low"))
+        low, high = sorted((_taken(one, "high"), _taken(one, "low")))
         found.append(
             HostPart(
                 name="GPU memory",
@@ -77,37 +80,64 @@ def _taken(one: MemoryBudget, end: End) -> int:
 
 
 def _times(part: HostPart, servers: int) -> HostPart:
-    return HostPart(
-        name=part.name,
+    return msgspec.structs.replace(
+        part,
         low_bytes=part.low_bytes * servers,
         high_bytes=None if part.high_bytes is None else part.high_bytes * servers,
         source=f"{servers} servers, each: {part.source}",
-        setting=part.setting,
         unit_bytes=part.unit_bytes * servers,
-        pinned=part.pinned,
     )
 
 
-def host_refusal(budget: HostBudget) -> str | None:
+def host_refusal(budget: HostBudget) -> Refusal | None:
     """Return why a server cannot run in its host memory at all; None where it can."""
     limit = budget.limit_bytes
-    if limit is None or budget.low_bytes <= limit:
+    if limit is None or budget.may_fit:
         return None
-    parts = sorted((part for part in budget.parts if part.pinned), key=lambda p: -p.low_bytes)
-    return (
-        f"host memory: at least {format_bytes(budget.low_bytes)} of {format_bytes(limit)}"
-        f" ({parts[0].name} {format_bytes(parts[0].low_bytes)})"
+    largest = max((part for part in budget.parts if part.pinned), key=lambda p: p.low_bytes)
+    return Refusal(
+        f"at least {format_bytes(budget.low_bytes)} of host memory are taken, and"
+        f" {format_bytes(limit)} is what there is ({largest.name}"
+        f" {format_bytes(largest.low_bytes)})",
+        budget.low_bytes - limit,
     )
 
 
-def outgrows(budget: HostBudget) -> HostPart | None:
-    """Return the part that grows beyond the limit by itself, the largest first; None for none."""
+def host_warning(budget: HostBudget) -> str:
+    """Say that host memory may run out as the server's caches fill; "" where it surely does not."""
     limit = budget.limit_bytes
-    if limit is None:
+    if limit is None or budget.fits or not budget.may_fit:
+        return ""
+    bounded = budget.bounded_bytes
+    most = "without a limit" if bounded is None else f"to {format_bytes(bounded)}"
+    part = growing(budget)
+    what = ""
+    if part is not None:
+        size = "no limit" if part.high_bytes is None else f"up to {format_bytes(part.high_bytes)}"
+        default = ", the default" if part.is_default else ""
+        what = f": {part.name} {size} ({part.setting}{default})"
+    return f"host memory may grow {most}, and {format_bytes(limit)} is what there is{what}"
+
+
+def growing(budget: HostBudget) -> HostPart | None:
+    """Return the part that may grow the most, of those that a setting bounds; None: none is."""
+    bounded = [part for part in budget.parts if part.pinned and part.setting]
+    return max(
+        bounded, key=lambda part: (part.high_bytes is None, part.high_bytes or 0), default=None
+    )
+
+
+def within_limit(budget: HostBudget) -> tuple[str, int] | None:
+    """Return the setting of the part that grows the most, and the most that has room; None: none.
+
+    In units of the setting, beside all other parts at their bounds.
+    """
+    part, limit = growing(budget), budget.limit_bytes
+    if part is None:
         return None
-    found = [
-        part
-        for part in budget.parts
-        if part.pinned and part.setting and (part.high_bytes is None or part.high_bytes > limit)
-    ]
-    return max(found, key=lambda part: (part.high_bytes is None, part.high_bytes), default=None)
+    others = msgspec.structs.replace(
+        budget, parts=tuple(each for each in budget.parts if each is not part)
+    ).bounded_bytes
+    if limit is None or others is None or others > limit:
+        return None
+    return part.setting, (limit - others) // part.unit_bytes

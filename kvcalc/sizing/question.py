@@ -42,6 +42,7 @@ class Question(NamedTuple):
         workload: (name, requests) to tell the concurrency of.
         instances: servers of this kind on each card.
         free_bytes: of each card before this server starts; None where it is alone.
+        host_bytes: host memory that the servers on a host may have; None where nobody says.
         all_layouts: splits over GPUs that nobody deploys are solutions too.
         may_move: bytes of weights that the engine may move to the host to make room; None: any.
     """
@@ -55,6 +56,7 @@ class Question(NamedTuple):
     workload: tuple[str, Lengths] | None = None
     instances: int = 1
     free_bytes: int | None = None
+    host_bytes: int | None = None
     all_layouts: bool = False
     may_move: int | None = None
 
@@ -83,7 +85,7 @@ def listen(heard: Callable[[], None]) -> Iterator[None]:
 
 
 def work(question: Question) -> Worked:
-    """Plan a question and say what is left for its cache.
+    """Plan a question and say what is left for its cache, and what it takes of the host.
 
     Raises:
         UsageError: neither a card nor a cache is given.
@@ -92,6 +94,11 @@ def work(question: Question) -> Worked:
     """
     for heard in _listening:
         heard()
+    found = _worked(question)
+    return found._replace(host_bytes=question.host_bytes, servers=question.instances)
+
+
+def _worked(question: Question) -> Worked:
     if plans_by_weights(question.deployment.engine):
         model = as_weighed(question.model, question.weights_bytes, question.quantization)
         question = question._replace(model=model, weights_bytes=None, quantization=None)

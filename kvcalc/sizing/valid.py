@@ -38,6 +38,9 @@ def checked(question: Question) -> Question:
         weights_bytes=None
         if weights is None
         else _within(weights, "weights_bytes", 1, MAX_BYTES, _BYTES),
+        host_bytes=None
+        if question.host_bytes is None
+        else _within(question.host_bytes, "host_bytes", 1, MAX_BYTES, _BYTES),
         free_bytes=None if free is None else _within(free, "free_bytes", 0, MAX_BYTES, _BYTES),
         lengths=_lengths(question.lengths),
     )

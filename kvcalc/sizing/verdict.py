@@ -12,6 +12,7 @@ from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.memory import summed
 from kvcalc.core.units import format_bytes, format_concurrency, format_count, format_number_of
+from kvcalc.sizing.host import host_warning
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.shares import PLACES, SHARES
 from kvcalc.sizing.sizes import sizes_of
@@ -33,6 +34,9 @@ def verdict(
         missing: bytes that a GPU lacks with the least.
     """
     told = _verdict(question, worked, found, missing)
+    warning = host_warning(worked.host)
+    if warning and found[-1].fits:
+        told = f"{told} But {warning}."
     doubt = worked.plan.doubt
     if not doubt or not found[-1].fits:
         return told

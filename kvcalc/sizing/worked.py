@@ -8,9 +8,10 @@ import msgspec
 
 from kvcalc.core.capacity import Budgets, holds, least_of, short_of, smallest_budget
 from kvcalc.core.deployment import GpuSpec
-from kvcalc.core.memory import End, MemoryBudget
+from kvcalc.core.memory import End, HostBudget, MemoryBudget
 from kvcalc.core.plan import CachePlan, Floor
 from kvcalc.core.units import format_count
+from kvcalc.sizing.host import host_budget, host_refusal
 from kvcalc.sizing.shares import PLACES
 from kvcalc.sizing.sharing import Refusal, refused
 
@@ -31,6 +32,8 @@ class Worked(NamedTuple):
         barred: why it cannot run, whatever a card holds; None where it can.
         too_long: why the engine refuses its maximum; None where it does not.
         longest: the longest maximum that it does not refuse; None where it refuses none.
+        host_bytes: host memory that the servers may have; None where nobody says.
+        servers: of this kind on the host.
     """
 
     plan: CachePlan
@@ -44,6 +47,25 @@ class Worked(NamedTuple):
     barred: Refusal | None = None
     too_long: Refusal | None = None
     longest: int | None = None
+    host_bytes: int | None = None
+    servers: int = 1
+
+    @property
+    def host(self) -> HostBudget:
+        """What the servers take of their host's memory, and what they may have of it."""
+        return host_budget(
+            self.plan,
+            self.cards,
+            (self.low, self.high),
+            self.gpu,
+            limit_bytes=self.host_bytes,
+            servers=self.servers,
+        )
+
+    @property
+    def barred_anyway(self) -> Refusal | None:
+        """Why it cannot run whatever a GPU holds; None where it can."""
+        return self.barred or host_refusal(self.host)
 
     @property
     def memory_is_known(self) -> bool:
@@ -60,7 +82,7 @@ class Worked(NamedTuple):
         What is expected is told of a start that succeeds, wherever one may.
         """
         sure: End = "low" if end == "low" else "high"
-        return self.barred is None and all(one.shortfall(sure) <= 0 for one in self.cards)
+        return self.barred_anyway is None and all(one.shortfall(sure) <= 0 for one in self.cards)
 
     def cache_holds(self, end: End) -> bool:
         """Whether the caches hold the goal at an end, whatever lies beside them."""
@@ -78,7 +100,7 @@ class Worked(NamedTuple):
 
     def refusal(self, end: End = "high") -> Refusal | None:
         """Return why it does not start at an end; None where it does."""
-        found = self.too_long or self.barred
+        found = self.too_long or self.barred_anyway
         if found is not None or self.gpu is None:
             return found
         gpu = self.gpu
@@ -116,6 +138,8 @@ class Worked(NamedTuple):
             return 0
         if self.barred is not None:
             return self.barred.missing_bytes
+        if self.barred_anyway is not None:
+            return 0  # of a GPU, nothing
         given = not self.memory
         lacks = [max(0, wanted - (least_of(self.low) or 0))] if given or not self.cards else []
         lacks += [max(0, wanted - one.cache_bytes[0]) for one in self.cards if not given]

@@ -116,6 +116,7 @@ def host_parts(contexts: list[Context], settings: Settings) -> tuple[HostPart, .
                 " last one is saved before older ones are dropped",
                 setting="LLAMA_ARG_CACHE_RAM" if settings.runners > 1 else "--cache-ram",
                 unit_bytes=_MIB,
+                is_default=not settings.cache_ram_given,
             )
         )
     if settings.runners > 1:

@@ -124,6 +124,7 @@ def host_parts(host: Host | None, ranks: tuple[Rank, ...]) -> tuple[HostPart, ..
                 source=f"{host.ratio:g} tokens for every token of each GPU's cache"
                 + (", fewer where the host has no room" if host.fits else ""),
                 setting="--hicache-ratio",
+                is_default=host.fits,
                 per_cache=(ratio.numerator, ratio.denominator),
             )
         )

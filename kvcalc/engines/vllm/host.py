@@ -72,6 +72,7 @@ def _inputs(model: ModelSpec, deployment: Deployment, at: Release) -> HostPart |
         " caches of images, video and audio",
         setting="--mm-processor-cache-gb" if by_flag else "VLLM_MM_INPUT_CACHE_GIB",
         unit_bytes=2**30 * copies,
+        is_default=not given,
     )
 
 
@@ -132,6 +133,7 @@ def swap_part(deployment: Deployment, ranks: tuple[Rank, ...]) -> HostPart | Non
         source=f"swap_space: {format_bytes(space)} a GPU{default}, {blocks} CPU blocks",
         setting="--swap-space",
         unit_bytes=2**30 * sum(rank.multiplicity for rank in ranks),
+        is_default=not given,
     )
 
 

@@ -7,12 +7,21 @@ from collections.abc import Callable, Iterator
 
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.documents import Node
-from kvcalc.manifests.found import Attached, Branch, Finding, GpuRequest, Invocation, Word
+from kvcalc.manifests.found import (
+    Attached,
+    Branch,
+    Finding,
+    GpuRequest,
+    Invocation,
+    MemoryLimit,
+    Word,
+)
 from kvcalc.manifests.launches import of_container
 from kvcalc.manifests.requests import (
     DEFAULT_SHM,
     SHM,
     Copies,
+    memory_limit,
     of_count,
     of_device,
     of_gpus_option,
@@ -85,6 +94,7 @@ class _Reader:
                 findings=(*findings, *launch.findings),
                 after=(*self.after(service), *launch.after),
                 shm_bytes=self.shm(service),
+                memory_limit=self.memory_limit(service),
             )
             .started(f"{name}/{number}" if several else name, "compose", self.context.file, line)
             ._replace(replicas=replicas.number, replicas_line=replicas.line)
@@ -130,6 +140,17 @@ class _Reader:
             return None
         size = service.get("shm_size")
         return shm_size(self.known(size)) if size.is_text else DEFAULT_SHM
+
+    def memory_limit(self, service: Node) -> MemoryLimit | None:
+        """Return the host memory that a service may have."""
+        for node in (
+            service.get("deploy", "resources", "limits", "memory"),
+            service.get("mem_limit"),
+        ):
+            found = memory_limit(self.known(node), node.line) if node.is_text else None
+            if found is not None:
+                return found
+        return None
 
     def extended(self, service: Node, depth: int) -> Node:
         """Put a service over the one that it extends, where that stands in this file."""

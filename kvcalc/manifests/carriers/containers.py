@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from kvcalc.core.errors import printable
 from kvcalc.manifests.carriers.context import Context
 from kvcalc.manifests.documents import Node
-from kvcalc.manifests.found import Attached, Finding, GpuRequest, Invocation, Word
+from kvcalc.manifests.found import Attached, Finding, GpuRequest, Invocation, MemoryLimit, Word
 from kvcalc.manifests.launched import SHELL, Launch
 from kvcalc.manifests.launches import of_container
-from kvcalc.manifests.requests import Copies, of_resources, shm_of_pod, with_product
+from kvcalc.manifests.requests import Copies, memory_limit, of_resources, shm_of_pod, with_product
 from kvcalc.manifests.substitution import kubelet, kubelet_script, unexpanded
 
 __all__ = ["environment", "image_of_node", "mistyped", "of_pod", "prepared"]
@@ -91,9 +91,15 @@ def of_pod(
                 attached={**_files(container, pod, context), **launch.attached},
                 findings=tuple(findings),
                 shm_bytes=shm_of_pod(pod, container) if whole else None,
+                memory_limit=_memory_limit(container),
             )
         )
     return invocations
+
+
+def _memory_limit(container: Node) -> MemoryLimit | None:
+    node = container.get("resources", "limits", "memory")
+    return memory_limit(node.text, node.line, decimal=True)
 
 
 def mistyped(container: Node) -> Iterator[Finding]:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kvcalc.manifests.found import GpuRequest, Invocation, Word
+from kvcalc.manifests.found import GpuRequest, Invocation, MemoryLimit, Word
 from kvcalc.manifests.launches import Place, of_container, of_script
 from kvcalc.manifests.lines import Lines
-from kvcalc.manifests.requests import DEFAULT_SHM, SHM, shm_size, with_visible
+from kvcalc.manifests.requests import DEFAULT_SHM, SHM, memory_limit, shm_size, with_visible
 from kvcalc.manifests.splitting import split_words
 from kvcalc.manifests.substitution import interpolated, read_env_file
 from kvcalc.manifests.templates import Templates
@@ -117,7 +117,7 @@ def _started(
                 own = tuple(words[-len(own) :])
             called = name if not found else f"{name}/{len(found) + 1}"
             server = launch.started(called, carrier, place.file, entry.line)
-            found.append(server._replace(words=own))
+            found.append(server._replace(words=own, memory_limit=_memory_limit(entries)))
     return found
 
 
@@ -166,11 +166,17 @@ def _quadlet(
         under_entry_point=not of("Entrypoint"),
     )
     return [
-        launch._replace(gpu=gpu, shm_bytes=_shm(entries)).started(
-            called if number == 1 else f"{called}/{number}", "quadlet", place.file, line
-        )
+        launch._replace(
+            gpu=gpu, shm_bytes=_shm(entries), memory_limit=_memory_limit(entries)
+        ).started(called if number == 1 else f"{called}/{number}", "quadlet", place.file, line)
         for number, launch in enumerate(launches, 1)
     ]
+
+
+def _memory_limit(entries: list[_Entry]) -> MemoryLimit | None:
+    """Return the host memory that a unit may have."""
+    limits = [e for e in entries if e.key in ("MemoryMax", "MemoryLimit", "Memory")]
+    return memory_limit(limits[-1].text, limits[-1].line) if limits else None
 
 
 def _shm(entries: list[_Entry]) -> int | None:
