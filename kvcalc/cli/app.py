@@ -12,7 +12,6 @@ from typer.exceptions import TyperException
 from kvcalc.cli.commands import COMMANDS, TAKES_COMMAND
 from kvcalc.cli.options import Group
 from kvcalc.cli.output import say, unwritable, write_out
-from kvcalc.core.credentials import without_credentials
 from kvcalc.core.errors import InputFaults, KvcalcError, UnavailableError
 
 __all__ = ["COMMANDS", "build", "main"]
@@ -95,9 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _told(error: KvcalcError) -> int:
     """Tell an error, or every fault of a file, and return its exit code."""
     for each in error.errors if isinstance(error, InputFaults) else (error,):
-        say("error", without_credentials(str(each)))
+        say("error", str(each))
         if each.hint:
-            say("hint", without_credentials(each.hint))
+            say("hint", each.hint)
     return 3 if isinstance(error, UnavailableError) else 2
 
 

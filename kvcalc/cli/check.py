@@ -9,9 +9,8 @@ import typer
 
 from kvcalc.cli import inputs
 from kvcalc.cli.options import OUTPUT, argument, flag, register, text
-from kvcalc.cli.output import Shown, emit
+from kvcalc.cli.output import emit
 from kvcalc.cli.values import Origin, Values
-from kvcalc.core.check_report import CheckReport
 from kvcalc.core.errors import KvcalcError, UsageError
 
 _F, _A = "What is read", "What is asked"
@@ -107,7 +106,8 @@ def run(values: Values) -> None:
         fail_on_warn=strict or values["fail_on_warn"],
         fail_on_skip=strict or values["fail_on_skip"],
     )
-    emit("check", values, _echo(values), found.results, notes, shown=_shown(found))
+    members = {"summary": found.summary, "deployments": found.deployments}
+    emit("check", values, _echo(values), found.results, notes, members=members)
     code = found.exit_code(no_fail=values["no_fail"])
     if code:
         raise typer.Exit(code)
@@ -201,30 +201,5 @@ def _assertion(given: str) -> Any:
 
 def _echo(values: Values) -> dict[str, Any]:
     """Return the inputs of the document; of a command behind `--`, that there was one."""
-    given = {key: _shown_given(value) for key, value in inputs.echo(values).items()}
+    given = inputs.echo(values)
     return {**given, "command": True} if values.behind else given
-
-
-def _shown_given(value: Any) -> Any:
-    """Return an input without what an address of it gives access with."""
-    from kvcalc.core.credentials import without_credentials
-
-    if isinstance(value, (list, tuple)):
-        return [_shown_given(each) for each in value]
-    return without_credentials(value) if isinstance(value, str) else value
-
-
-def _shown(found: CheckReport) -> Shown:
-    from kvcalc.report import checks_csv, checks_table, github, gitlab, junit, markdown
-
-    return Shown(
-        blocks=lambda units: checks_table.blocks(found, units),
-        formats={
-            "csv": lambda _: checks_csv.as_csv(found.results),
-            "markdown": lambda units: markdown.render(checks_table.comment(found, units)),
-            "github": lambda units: github.as_commands(found.results, units),
-            "junit": lambda units: junit.as_junit(found.results, units),
-            "gitlab": lambda units: gitlab.as_code_quality(found.results, units),
-        },
-        members={"summary": found.summary, "deployments": found.deployments},
-    )

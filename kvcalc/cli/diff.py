@@ -6,7 +6,7 @@ import typer
 
 from kvcalc.cli import inputs
 from kvcalc.cli.options import OUTPUT, argument, flag, register
-from kvcalc.cli.output import Shown, emit
+from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
 from kvcalc.core.errors import InputError, UsageError
 
@@ -47,7 +47,6 @@ def run(values: Values) -> None:
         Exit: 1 where a change costs capacity and that is to fail.
     """
     from kvcalc.checks.compared import compared, read_document
-    from kvcalc.report import difference, difference_csv
 
     before, after = values["before"], values["after"]
     if before is None or after is None:
@@ -61,11 +60,7 @@ def run(values: Values) -> None:
             raise
         return
     found = compared(*documents, unchanged=values["all"])
-    shown = Shown(
-        blocks=lambda units: difference.blocks(found, units),
-        formats={"csv": lambda _: difference_csv.as_csv(found)},
-    )
-    emit("diff", values, inputs.echo(values), found, (), shown=shown)
+    emit("diff", values, inputs.echo(values), found, ())
     if values["fail_on_regression"] and any(each.costs for each in found):
         raise typer.Exit(_REGRESSION)
 

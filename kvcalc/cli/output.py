@@ -12,35 +12,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import typer
 
 from kvcalc.cli.values import Values
+from kvcalc.core.credentials import without_credentials
 from kvcalc.core.errors import InputError, UsageError
-from kvcalc.core.units import UnitSystem
 from kvcalc.models.text import printable
 
-__all__ = ["FORMATS", "Shown", "emit", "progress", "say", "write_file", "write_out"]
+__all__ = ["emit", "progress", "say", "write_file", "write_out"]
 
-FORMATS = ("table", "json", "csv", "markdown")
-
-
-class Shown(NamedTuple):
-    """How a command shows its results where that is not as every command does.
-
-    Attributes:
-        blocks: what tables and Markdown draw.
-        formats: name -> the text of a format; `csv` takes the place of the common one.
-        members: further keys of the JSON document.
-    """
-
-    blocks: Callable[[UnitSystem], Sequence[Any]]
-    formats: Mapping[str, Callable[[UnitSystem], str]] = {}
-    members: Mapping[str, Any] = {}
-
-
-_BLOCK_MARKS = "█░─"
 _SILENT_SECONDS = 1.0
 """After which it is shown that something is still being done."""
 _BETWEEN_SECONDS = 0.1
@@ -89,11 +71,12 @@ _HINTS = {
 def say(kind: str, line: str) -> None:
     """Print one line on stderr: `note`, `warning`, `error` or `hint`.
 
-    What came from a user is shown in printable characters and cut where it is endless.
+    What came from a user is shown in printable characters, without credentials, and cut where it
+    is endless.
     """
     if sys.stderr is None:  # closed by the caller
         return
-    text = " ".join(printable(line).split())
+    text = without_credentials(" ".join(printable(line).split()))
     if len(text) > _LONGEST_LINE:
         text = text[: _LONGEST_LINE - 1] + "…"
     encoding = sys.stderr.encoding or "utf-8"
@@ -168,8 +151,7 @@ def emit(
     results: Sequence[Any],
     notes: Sequence[str],
     warnings: Sequence[str] = (),
-    *,
-    shown: Shown | None = None,
+    members: Mapping[str, Any] | None = None,
 ) -> None:
     """Print results in the format asked for and write the reports asked for.
 
@@ -180,7 +162,7 @@ def emit(
         results: of one kind, in input order.
         notes: told on stderr, and in the JSON document.
         warnings: as notes.
-        shown: how they are shown, where that is not as every command does.
+        members: further keys of the JSON document.
 
     Raises:
         UnknownNameError: no such format.
@@ -188,9 +170,11 @@ def emit(
             the command reads.
         InputError: a report that cannot be written.
     """
+    from kvcalc import __version__
     from kvcalc.cli.inputs import choice, unit_system  # of commands with results alone
+    from kvcalc.report.formats import Answer, Screen, names, render
 
-    known = FORMATS if shown is None else tuple(dict.fromkeys((*FORMATS, *shown.formats)))
+    known = names(command)
     form = choice(values, "format", known)
     units = unit_system(values)
     reports = [_report_target(text, known) for text in values["report"] or ()]
@@ -204,19 +188,12 @@ def emit(
     unique = list(dict.fromkeys(notes))
     warnings = list(dict.fromkeys((*values.warnings, *warnings)))
 
-    def rendered(name: str, *, terminal: bool) -> str:
-        if shown is not None and name in shown.formats:
-            return shown.formats[name](units)
-        if name in ("json", "csv"):
-            members = {} if shown is None else shown.members
-            return _document(
-                name, command, inputs, results, unique, warnings, members, terminal=terminal
-            )
-        return _drawn(name, results, units, shown, terminal=terminal)
-
+    answer = Answer(command, __version__, inputs, results, unique, warnings, members or {})
     for name, path in reports:
-        write_file(path, rendered(name, terminal=False))
-    text = rendered(form, terminal=True)
+        write_file(path, render(name, answer, units))
+    tty = sys.stdout is not None and sys.stdout.isatty()
+    encoding = (sys.stdout and sys.stdout.encoding) or "ascii"
+    text = render(form, answer, units, Screen(_columns(tty), encoding, tty))
     for note in unique:
         say("note", note)
     for warning in warnings:
@@ -330,72 +307,8 @@ def _new_mode() -> int:
     return 0o666 & ~mask
 
 
-def _document(
-    form: str,
-    command: str,
-    inputs: dict[str, Any],
-    results: Sequence[Any],
-    notes: Sequence[str],
-    warnings: Sequence[str],
-    members: Mapping[str, Any],
-    *,
-    terminal: bool,
-) -> str:
-    from kvcalc import __version__
-    from kvcalc.report import records
-
-    if form == "csv":
-        return records.as_csv(results)
-    document = records.as_json(
-        records.Envelope(
-            schema=f"kvcalc.{command}/1",
-            kvcalc_version=__version__,
-            inputs=inputs,
-            results=results,
-            notes=notes,
-            warnings=warnings,
-        ),
-        members,
-    )
-    return document if not terminal or _encodes(document) else records.ascii_json(document)
-
-
-def _drawn(
-    form: str, results: Sequence[Any], units: UnitSystem, shown: Shown | None, *, terminal: bool
-) -> str:
-    if shown is None:
-        from kvcalc.report.views import view
-
-        blocks: Sequence[Any] = view(results, units)
-    else:
-        blocks = shown.blocks(units)
-    if form == "markdown":
-        from kvcalc.report import markdown
-
-        return markdown.render(blocks)
-    return _table(blocks, terminal=terminal)
-
-
-def _table(blocks: Sequence[Any], *, terminal: bool) -> str:
-    from kvcalc.report import table
-
-    tty = terminal and sys.stdout is not None and sys.stdout.isatty()
-    if tty or (terminal and os.environ.get("COLUMNS", "").isdigit()):
-        width = max(_NARROWEST, shutil.get_terminal_size().columns)
-    else:
-        width = table.UNLIMITED
-    lines = table.render(blocks, width=width, ascii_only=not _encodes(_BLOCK_MARKS))
-    if not tty:
-        return table.plain(lines)
-    from kvcalc.report.terminal import styled
-
-    return styled(lines, width) or table.plain(lines)
-
-
-def _encodes(text: str) -> bool:
-    """Whether stdout can show a text."""
-    try:
-        text.encode((sys.stdout and sys.stdout.encoding) or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+def _columns(tty: bool) -> int | None:
+    """Return the columns that stdout has; None where nothing is wrapped."""
+    if tty or os.environ.get("COLUMNS", "").isdigit():
+        return max(_NARROWEST, shutil.get_terminal_size().columns)
+    return None

@@ -1,4 +1,8 @@
-"""What an address may hold beside the place: a user with a password, and signed queries."""
+"""What gives access and may stand in any text: in addresses, behind keys and flags, or by itself.
+
+A mask too many costs a word of a log; one too few is a key in a public issue. Every expression is
+bounded and begins with letters, so that the time is linear in the text.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,75 @@ import re
 
 __all__ = ["without_credentials"]
 
-_USER = re.compile(r"([a-z][a-z0-9+.-]{0,30}://)[^\s/?#'\"]*@", re.IGNORECASE)
-_QUERY = re.compile(r"([a-z][a-z0-9+.-]{0,30}://[^\s?'\"]*)\?[^\s'\"]+", re.IGNORECASE)
+_MASK = "***"
+
+_MAY_HOLD = re.compile(
+    r"(?i:://|key|secret|passw|passp|pass|pwd|token|cookie|auth|bearer|basic |-hft|xox"
+    r"|(?:hf|gh.|pat|sk|glpat|nvapi)[_-])|AKIA|ASIA|eyJ|AIza"
+)
+_ADDRESS = re.compile(r"://[^ \t\r\n'\"]+")
+_USER = re.compile(r"[^/?#@]*@|[^/?#@:]*:(?!\d{1,5}(?:[/?#]|$))[^@]*(?:@|…$)")
+"""A user with a password, which may hold a `/`; or what is left of one that was cut."""
+
+_KEY = (
+    r"(?:api[_-]?key|secret|passw(?:or)?d|passphrase|private[_-]?key|access[_-]?key"
+    r"|(?:hf|hub|auth|access|api|bearer|session|refresh|client|admin|id|github|gitlab|wandb)"
+    r"[_-]?token|authorization)"
+)
+_IS = r"\\?['\"]?[ \t]{0,4}[:=][ \t]{0,4}"
+_VALUE = (
+    r"(?!(?:None|null|true|false|\*\*\*)\b)(?:\[[^\]\n]{0,2000}\]?|\\?\"[^\"\n]{0,2000}\"?"
+    r"|'[^'\n]{0,2000}'?|[^\s,;&'\"(){}\[\]]{1,2000})"
+)
+_ANY_CASE = re.IGNORECASE
+_HELD = (
+    re.compile(
+        rf"({_KEY}[\w-]{{0,40}}{_IS}(?:(?:bearer|basic|token)[ ]{{1,4}})?){_VALUE}", _ANY_CASE
+    ),
+    re.compile(rf"(cookie{_IS})[^\n'\"]{{1,2000}}", _ANY_CASE),
+    re.compile(rf"((?<![\w#-])token(?:\\?['\"][ ]?:[ ]?|=)){_VALUE}", _ANY_CASE),
+    re.compile(rf"((?:(?<=_)|(?<![\w-]))(?:TOKEN|PASS|PWD|KEY|AUTH){_IS}){_VALUE}"),
+    re.compile(
+        rf"((?:--[a-z-]{{0,40}}?(?:{_KEY}|token|-pass)[a-z-]{{0,40}}|-hft)['\"]?,?[ \t]{{1,4}})"
+        rf"(?!-){_VALUE}",
+        _ANY_CASE,
+    ),
+    re.compile(r"(\b(?:bearer|basic)[ \t]{1,4})[\w.~+/=-]{8,2000}", _ANY_CASE),
+    re.compile(
+        r"()(?<![A-Za-z0-9])(?:hf_(?:[A-Za-z0-9]{20,200}|(?=[a-z]{0,40}[A-Z0-9])[A-Za-z0-9]{8,200})"
+        r"|sk-[\w-]{16,200}|gh[opsur]_[A-Za-z0-9]{16,200}|github_pat_\w{16,200}|glpat-[\w-]{16,200}"
+        r"|xox[abprs]-[\w-]{10,200}|nvapi-[\w-]{16,200}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[\w-]{30,60}"
+        r"|eyJ[\w-]{10,2000}\.[\w-]{10,2000}(?:\.[\w-]{0,2000})?)"
+    ),
+)
+"""What stands before a secret, in a group, and the secret: keys, variables, flags, known forms."""
 
 
 def without_credentials(text: str) -> str:
-    """Return a text in which no address holds a user, a password or a query.
+    """Return a text in which nothing gives access to anything.
 
     >>> without_credentials("https://me:word@host/model?sig=abc is not known")
     'https://***@host/model?*** is not known'
+    >>> without_credentials("args: {'api_key': ['word'], 'model': 'm'}, HF_TOKEN=word")
+    "args: {'api_key': ***, 'model': 'm'}, HF_TOKEN=***"
     """
-    if "://" not in text:
+    if not _MAY_HOLD.search(text):
         return text
-    return _QUERY.sub(r"\1?***", _USER.sub(r"\1***@", text))
+    if "://" in text:
+        text = _ADDRESS.sub(lambda match: _place(match[0]), text)
+    for pattern in _HELD:
+        text = pattern.sub(rf"\1{_MASK}", text)
+    return text
+
+
+def _place(address: str) -> str:
+    """Return an address, from its `://` on, without what it gives access with."""
+    before, _, inner = address[3:].partition("://")  # of a proxy that has another in its path
+    before = _USER.sub(f"{_MASK}@", before, count=1) if _USER.match(before) else before
+    place, mark, _ = before.partition("?")
+    if mark:
+        return f"://{place}?{_MASK}"
+    place, mark, rest = before.partition("#")
+    if "=" in rest:
+        return f"://{place}#{_MASK}"
+    return f"://{before}" + (_place(f"://{inner}") if inner else "")

@@ -9,7 +9,13 @@ from kvcalc.core.checks import Check, CheckSummary, told, worst_first
 from kvcalc.core.units import UnitSystem
 from kvcalc.report.blocks import Block, Grid, Heading, Text
 
-__all__ = ["blocks", "comment", "tally"]
+__all__ = ["COLUMNS", "blocks", "comment", "tally"]
+
+COLUMNS = (
+    *("name", "assertion", "workload", "operator", "limit", "actual", "low", "high"),
+    *("level", "status", "message", "hint", "file", "line"),
+)
+"""What of a result is in CSV."""
 
 _WORDS = {
     "refused": "REFUSED",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from kvcalc.report.blocks import Bars, Block, Code, Formula, Grid, Heading, Shell, Text
@@ -9,6 +10,14 @@ from kvcalc.report.blocks import Bars, Block, Code, Formula, Grid, Heading, Shel
 __all__ = ["render"]
 
 _INDENT = "&nbsp;"
+_FENCE = re.compile("`+")
+_BEGINS = re.compile(r"^([0-9]{0,9})([#+.)-])(?=[ #-]|$)")
+"""What makes a heading or a list of a line by standing at its beginning."""
+
+_ALIVE = re.compile(r"(?<=@)(?=\S)|(?<=:)(?=//)|(?<=(?i:www))(?=\.)")
+"""Where what GitHub and GitLab link or notify by themselves is cut in two."""
+
+_APART = "&#8203;"  # takes no room; a backslash does not keep a name from being notified
 
 
 def render(blocks: Sequence[Block]) -> str:
@@ -19,12 +28,13 @@ def render(blocks: Sequence[Block]) -> str:
             case Heading(text=text):
                 parts.append(f"### {_escaped(text)}")
             case Code(lines=lines) | Formula(lines=lines):
-                parts.append("\n".join(["```text", *lines, "```"]))
+                parts.append(_fenced("text", lines))
             case Shell(comments=comments, commands=commands):
                 lines = (*(f"# {line}" for line in comments), *commands)
-                parts.append("\n".join(["```sh", *lines, "```"]))
+                parts.append(_fenced("sh", lines))
             case Text(lines=lines):
-                parts.append("\n".join(f"- {_escaped(line.strip())}" for line in lines))
+                shown = (_BEGINS.sub(r"\1\\\2", _escaped(line.strip())) for line in lines)
+                parts.append("\n".join(f"- {line}" for line in shown))
             case Grid():
                 parts.append(_grid(block))
             case Bars():
@@ -46,8 +56,15 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.strip() for cell in cells) + " |"
 
 
+def _fenced(language: str, lines: Sequence[str]) -> str:
+    """Return lines in a fence that none of them closes."""
+    longest = max((len(run) for line in lines for run in _FENCE.findall(line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}{language}", *lines, fence])
+
+
 def _escaped(text: str) -> str:
-    """Escape what Markdown would read as a table, a tag or emphasis."""
+    """Escape what Markdown would read as a table, a tag or emphasis, a link, or a mention."""
     for mark in ("\\", "|", "<", ">", "*", "_", "`", "[", "]", "~", "&"):
         text = text.replace(mark, f"\\{mark}")
-    return text.replace("\n", " ")
+    return _ALIVE.sub(_APART, text.replace("\n", " "))

@@ -1,18 +1,24 @@
-"""Results for machines: a versioned JSON document, or tidy CSV, one measurement a row."""
+"""Results for machines: a JSON document, or CSV that a spreadsheet does not calculate with."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from kvcalc.core.values import Value
+__all__ = ["as_csv", "as_json", "columns_csv"]
 
-__all__ = ["Envelope", "as_csv", "as_json", "ascii_json"]
+_FORMULA = re.compile("[ ]*[=+@\\-\uff1d\uff0b\uff0d\uff20].")
+"""How a formula begins, for one spreadsheet or another."""
+
+_HARMLESS = re.compile(r"[+-][0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?: ?%)?|--?[A-Za-z][\w-]*")
+"""A number; a flag, which calculates nothing and which programs compare."""
+
+_QUOTED = re.compile('[,;"\t\r\n]|^ | $')
+_UNSEEN = re.compile(r"[^\n\x20-\x7e]")
 
 _REPEATED = (
     "file",
@@ -31,46 +37,22 @@ _APART = "flags"
 """Field that sets a result apart where none of those does."""
 
 
-class Envelope(Value, frozen=True, kw_only=True):
-    """The JSON document of every command.
+def as_json(document: Any, *, ascii_only: bool = False) -> str:
+    """Return a document, indented by two; ints exact whatever their size.
 
-    Attributes:
-        schema: name and major version; additions keep the number.
-        inputs: what was asked, as typed and as resolved.
-        results: one entry a combination, in input order.
-        notes: rules that moved a number, and defaults that were taken.
-        warnings: what may make an answer wrong.
-    """
-
-    schema: str
-    kvcalc_version: str
-    inputs: dict[str, Any]
-    results: Sequence[Any]
-    notes: Sequence[str] = ()
-    warnings: Sequence[str] = ()
-
-
-def as_json(envelope: Envelope, members: Mapping[str, Any] | None = None) -> str:
-    """Return the document, indented by two; ints exact whatever their size.
+    Characters that steer a terminal, or that nobody sees, are escaped as JSON escapes them.
 
     Args:
-        envelope: what every command's document holds.
-        members: further keys of this one, behind those.
+        document: what it holds.
+        ascii_only: escape every character beyond ASCII.
     """
-    if members:
-        fields = {name: getattr(envelope, name) for name in Envelope.__struct_fields__}
-        encoded = msgspec.json.encode({**fields, **members})
-    else:
-        encoded = msgspec.json.encode(envelope)
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
+    def escaped(match: re.Match[str]) -> str:  # such characters stand in strings only
+        kept = match[0].isprintable() and not ascii_only
+        return match[0] if kept else json.dumps(match[0])[1:-1]
 
-def ascii_json(document: str) -> str:
-    """Return the same document with every character beyond ASCII escaped."""
-    return "".join(
-        c if c.isascii() else json.dumps(c)[1:-1]  # such characters stand in strings only
-        for c in document
-    )
+    return _UNSEEN.sub(escaped, text)
 
 
 def as_csv(results: Sequence[object]) -> str:
@@ -80,14 +62,34 @@ def as_csv(results: Sequence[object]) -> str:
     if any(record.get(_APART) for record in records):
         keys.append(_APART)
         records = [{**record, _APART: " ".join(record[_APART])} for record in records]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*keys, "metric", "value"])
-    for record in records:
-        for metric, value in _flat(record):
-            if metric not in keys:
-                writer.writerow([*(record[key] for key in keys), metric, value])
-    return out.getvalue()
+    rows = (
+        [*(record[key] for key in keys), metric, value]
+        for record in records
+        for metric, value in _flat(record)
+        if metric not in keys
+    )
+    return _csv([[*keys, "metric", "value"], *rows])
+
+
+def columns_csv(columns: Sequence[str], results: Sequence[object]) -> str:
+    """Return a header and one row a result with these of its attributes."""
+    return _csv([columns, *([getattr(result, name) for name in columns] for result in results)])
+
+
+def _csv(rows: Iterable[Iterable[object]]) -> str:
+    return "".join(",".join(map(_cell, row)) + "\n" for row in rows)
+
+
+def _cell(value: object) -> str:
+    """Return a cell: numbers exact, nothing where there is no value, no text a formula."""
+    if isinstance(value, str):
+        # An apostrophe is what spreadsheets take for the mark of a text.
+        text = f"'{value}" if _FORMULA.match(value) and not _HARMLESS.fullmatch(value) else value
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    else:
+        text = "" if value is None else str(value)
+    return '"' + text.replace('"', '""') + '"' if _QUOTED.search(text) else text
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -97,7 +99,5 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)):
         for i, inner in enumerate(value):
             yield from _flat(inner, f"{prefix}.{i}")
-    elif isinstance(value, bool):
-        yield prefix, str(value).lower()
     else:
         yield prefix, value

@@ -13,7 +13,7 @@ import pytest
 
 from kvcalc.core.check_report import CheckReport, Deployed, ReadSetting
 from kvcalc.core.checks import Check, Found, check, parse_assertion, skipped, summary
-from kvcalc.report import checks_csv, checks_table, github, gitlab, junit, markdown, table
+from kvcalc.report import checks_table, github, gitlab, junit, markdown, records, table
 
 NASTY = 'a%b\n::error::c, d: "e" <f> |g| é &amp; \x07]]>'
 """What formats escape, each in its own way."""
@@ -72,10 +72,10 @@ def workflow_commands(text: str) -> list[Command]:
 
 
 def test_github() -> None:
-    """Failures, warnings and notes are annotations on their lines, the worst first."""
+    """What did not pass, what was skipped too, is annotated on its line, the worst first."""
     found = workflow_commands(github.as_commands(RESULTS, "binary"))
 
-    assert [c.name for c in found] == ["error", "error", "error", "warning", "notice"]
+    assert [c.name for c in found] == ["error", "error", "error", "warning", "warning", "notice"]
     assert found[0].properties == {
         "file": "dir/deploy.yaml",
         "line": "7",
@@ -144,7 +144,9 @@ def test_gitlab() -> None:
     entries = json.loads(text)
 
     assert not text.startswith("\ufeff")
-    assert [e["severity"] for e in entries] == ["critical", "major", "major", "minor", "info"]
+    assert [e["severity"] for e in entries] == [
+        *("critical", "major", "major", "minor", "info", "info")
+    ]
     for entry in entries:
         assert isinstance(entry["description"], str)
         assert isinstance(entry["check_name"], str)
@@ -185,7 +187,7 @@ def test_gitlab_path_of_a_command() -> None:
 
 def test_csv() -> None:
     """A row a result, numbers exact, nothing where there is no value."""
-    rows = list(csv.DictReader(io.StringIO(checks_csv.as_csv(RESULTS))))
+    rows = list(csv.DictReader(io.StringIO(records.columns_csv(checks_table.COLUMNS, RESULTS))))
 
     assert len(rows) == len(RESULTS)
     assert rows[2]["limit"] == str(40 * 2**30)
