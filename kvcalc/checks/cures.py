@@ -30,7 +30,7 @@ _STEP = 2048
 _SEQUENCES = 16
 _SHARE = 0.95
 _BLOCKS = (64, 32, 16, 8)
-_SURE_CONTEXT = 256  # llama.cpp has no context of fewer cells than sequences
+_LEAST_LENGTH = 256  # a server of fewer tokens is of no use; llama.cpp has no context of fewer
 _WIDE = ("bfloat16", "float16", "float32")
 _EIGHT_BITS = {"llama.cpp": "q8_0"}
 _SHORTER = (
@@ -105,7 +105,7 @@ def _first(group: Iterator[Change], passing: Callable[[Change], bool]) -> Iterat
 def _longest(sized: Sized, assertion: Assertion, passing: Callable[[Change], bool]) -> int | None:
     """Return a shorter maximum that passes while one token more does not; None: none is found."""
     high = sized.plan.max_model_len
-    low = _SURE_CONTEXT if sized.question.deployment.engine == "llama.cpp" else 1
+    low = _LEAST_LENGTH
 
     def holds(n: int) -> bool:
         return passing(of_length(sized.question, n))

@@ -21,7 +21,7 @@ from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import cdiv, format_bytes, format_number_of
 from kvcalc.manifests.found import Finding, GpuRequest, Server
 from kvcalc.manifests.requests import DEFAULT_SHM
-from kvcalc.sizing.sizes import sizes_of
+from kvcalc.sizing.sizes import sizes_asked
 
 __all__ = ["on_requests", "on_shared_memory", "share_of"]
 
@@ -152,7 +152,7 @@ def _asked(gpu: GpuRequest) -> tuple[int | None, str]:
 
 
 def _layout(deployment: Deployment) -> str:
-    sizes = sizes_of(deployment)
+    sizes = sizes_asked(deployment)
     parts = [f"tensor parallel {sizes.tp}"]
     if sizes.pp > 1:
         parts.append(f"{sizes.pp} pipeline stages")

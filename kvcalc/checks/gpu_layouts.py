@@ -14,7 +14,7 @@ from kvcalc.core.errors import KvcalcError
 from kvcalc.engines import plan
 from kvcalc.manifests.found import Server
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.sizes import Sizes, sizes_of
+from kvcalc.sizing.sizes import sizes_asked
 
 __all__ = ["fewer", "more", "wanted_gpus"]
 
@@ -32,14 +32,7 @@ class _Layout(NamedTuple):
 def wanted_gpus(server: Server, deployment: Deployment) -> tuple[int, int]:
     """Return the GPUs that the ranks of all nodes need, and the number of nodes."""
     other = {s.name: s.value for s in server.settings}
-    try:
-        sizes = sizes_of(deployment)
-    except KvcalcError:  # refused where it is planned: the ranks are counted all the same
-        sizes = Sizes(
-            deployment.tensor_parallel_size,
-            deployment.pipeline_parallel_size,
-            deployment.data_parallel_size,
-        )
+    sizes = sizes_asked(deployment)
     local = other.get("data_parallel_size_local")
     if isinstance(local, int) and local > 0:  # this server's part of the replicas
         return sizes.tp * sizes.pp * local, 1

@@ -24,7 +24,7 @@ from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_bytes
 from kvcalc.manifests.found import Finding, Invocation, Level, apart
 from kvcalc.sizing.shares import SHARES
-from kvcalc.sizing.sizes import sizes_of
+from kvcalc.sizing.sizes import sizes_asked
 
 __all__ = ["on_shared_cards"]
 
@@ -86,7 +86,7 @@ def _places(target: Target) -> Iterator[tuple[object, ...]]:
             return
         if gpu.resource is not None and "/" in gpu.resource:
             return  # a scheduler gives each its own
-    ranks = 1 if target.question is None else sizes_of(target.question.deployment).num_gpus
+    ranks = 1 if target.question is None else sizes_asked(target.question.deployment).num_gpus
     devices = gpu.visible if gpu.visible is not None else [str(n) for n in range(ranks)]
     copies = invocation.replicas or 1 if invocation.carrier == "compose" else 1
     for _ in range(min(copies, _MOST_COPIES)):

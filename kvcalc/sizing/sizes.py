@@ -7,8 +7,9 @@ from typing import NamedTuple
 import msgspec
 
 from kvcalc.core.deployment import Deployment
+from kvcalc.core.errors import KvcalcError
 
-__all__ = ["OWN_SIZES", "Sizes", "sizes_of"]
+__all__ = ["OWN_SIZES", "Sizes", "sizes_asked", "sizes_of"]
 
 OWN_SIZES = (
     *("tp", "tp_size", "tensor_parallel_size", "pp", "pp_size", "pipeline_parallel_size"),
@@ -50,11 +51,7 @@ def sizes_of(deployment: Deployment) -> Sizes:
         InvalidValueError, UnsupportedError, UnknownNameError: settings that SGLang has not.
     """
     if deployment.engine != "sglang":
-        return Sizes(
-            deployment.tensor_parallel_size,
-            deployment.pipeline_parallel_size,
-            deployment.data_parallel_size,
-        )
+        return _by_fields(deployment)
     from kvcalc.engines.sglang.arguments import Arguments, full_name
     from kvcalc.engines.sglang.flags import REFUSED
     from kvcalc.engines.sglang.parallel import parallel_of
@@ -64,3 +61,19 @@ def sizes_of(deployment: Deployment) -> Sizes:
     known = msgspec.structs.replace(deployment, engine_args=args)
     found = parallel_of(known, Arguments(known), [])
     return Sizes(found.tp, found.pp, found.replicas, found.attn_dp)
+
+
+def sizes_asked(deployment: Deployment) -> Sizes:
+    """Return the sizes, also of settings that the engine refuses: their plan says so."""
+    try:
+        return sizes_of(deployment)
+    except KvcalcError:
+        return _by_fields(deployment)
+
+
+def _by_fields(deployment: Deployment) -> Sizes:
+    return Sizes(
+        deployment.tensor_parallel_size,
+        deployment.pipeline_parallel_size,
+        deployment.data_parallel_size,
+    )

@@ -249,7 +249,8 @@ READ = {
     "a script": (
         "deploy.sh",
         (
-            f"vllm serve '{ADDRESS}{ESCAPES[:-8]}' --max-model-len 8192 --quantization 'x{ESCAPES[:9]}'"
+            f"vllm serve '{ADDRESS}{ESCAPES[:-8]}' --max-model-len 8192"
+            f" --quantization 'x{ESCAPES[:9]}'"
             f" --api-key {WORD} --revision 'r{ESCAPES[:9]}' --served-model-name 'n{ESCAPES[:9]}'\n"
         ),
         "check deploy.sh --show --gpu l40s --allow-skips",

@@ -139,13 +139,6 @@ def speculation_of(model: ModelSpec, deployment: Deployment, wanted: Release) ->
         raise InvalidValueError(
             "speculation without a number of tokens", hint="give num_speculative_tokens"
         )
-    steps = sum(run.count for run in layers) if method == "mtp" else 0
-    if steps and tokens > steps and tokens % steps:
-        raise UnsupportedError(
-            f"{tokens} proposed tokens are no multiple of the model's {steps} layers that propose",
-            hint=f"choose a multiple of {steps} (SpeculativeConfig, n_predict)",
-            setting="num_speculative_tokens",
-        )
     fills = method == "dflash" and wanted.number >= _FILLS_IN_SINCE
     return Speculation(
         method,

@@ -66,8 +66,8 @@ def terms_of(
     for name, figures in _TERMS:
         if name in (("weights", "other") if consumed else ("weights and other",)):
             continue
-        if name == "activation" and engine == "llama.cpp":
-            continue  # its compute buffers are that
+        if name == ("activation" if engine == "llama.cpp" else "compute buffers"):
+            continue  # llama.cpp's compute buffers are the activation of other engines
         fact = next((facts[figure] for figure in figures if figure in facts), None)
         logged = _range(fact)
         source = "" if fact is None else f"line {fact.line}"
