@@ -16,7 +16,7 @@ from kvcalc.sizing.changes import Change, share_change
 from kvcalc.sizing.question import Question
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sizes import sizes_of
-from kvcalc.sizing.solve.cards import num_gpus
+from kvcalc.sizing.solve.cards import left_to_host, num_gpus
 from kvcalc.sizing.solve.lengths import of_length, sequences_change
 from kvcalc.sizing.solve.memory import share_of_card
 from kvcalc.sizing.stops import within_floor
@@ -93,6 +93,8 @@ def _passing(
             yield of_length(sized.question, length)
     for group in _changes(sized, assertion.metric):
         yield from _first(group, passing)
+    if of_memory and sized.question.deployment.engine == "llama.cpp" and sized.worked.memory:
+        yield from left_to_host(sized.question, passing)
     if assertion.metric.startswith("total_"):
         yield from _first(_more_replicas(sized.question), passing)
 

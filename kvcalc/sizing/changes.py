@@ -95,7 +95,7 @@ _COSTS = (
     ),
     ("max_model_len", "ctx_size", "num_ctx"),
     ("kv_cache_dtype",),
-    ("quantization", "n_gpu_layers", "no_kv_offload"),
+    ("quantization", "n_cpu_moe", "n_gpu_layers", "no_kv_offload"),
     ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
 )
 """Settings by what it costs to change them, the cheapest first: a larger share of the GPU, smaller

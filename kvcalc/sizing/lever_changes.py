@@ -11,9 +11,10 @@ from kvcalc.sizing.question import Question
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sharing import largest_share
 from kvcalc.sizing.sizes import sizes_of
-from kvcalc.sizing.solve.cards import layers_on_card
+from kvcalc.sizing.solve.cards import left_to_host
 from kvcalc.sizing.solve.lengths import of_length, sequences_change
 from kvcalc.sizing.solve.memory import share_of_card
+from kvcalc.sizing.solve.searches import Tries
 from kvcalc.sizing.stops import within_floor
 from kvcalc.sizing.worked import Worked
 
@@ -152,9 +153,8 @@ def _cache_dtypes(question: Question, worked: Worked) -> Iterator[Change]:
 def _llamacpp(question: Question, worked: Worked) -> Iterator[Change]:
     args = question.deployment.engine_args
     if worked.memory and not worked.meets("middle") and worked.crowded is None:
-        change = layers_on_card(question).change
-        if change is not None:
-            yield change._replace(caution="the others are computed by the host, much slower")
+        tries = Tries(question)
+        yield from left_to_host(question, lambda change: tries.meet(change, "low"))
     if args.get("swa_full"):
         yield Change("windows alone (no --swa-full)", {}, {"swa_full": False})
     yield Change("steps of 128 tokens", {}, {"ubatch_size": 128}, caution="slower prompts")

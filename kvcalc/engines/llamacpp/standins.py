@@ -8,6 +8,7 @@ of a published checkpoint. What a vision or audio tower has lies in a file of it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from math import ceil, floor
 
 import msgspec
@@ -61,6 +62,7 @@ _Q8_0 = 8.5
 _WITHOUT_GATE = 2
 
 
+@lru_cache(maxsize=8)
 def with_tensors(model: ModelSpec) -> ModelSpec:
     """Return a model with the tensors of its weights; as it is where nothing tells of any."""
     if model.weights:

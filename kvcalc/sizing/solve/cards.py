@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.memory import End
-from kvcalc.core.search import last_that
+from kvcalc.core.search import first_that, last_that
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.question import Question
 from kvcalc.sizing.solve.searches import Solved, Tries, solved, why_not
 
-__all__ = ["layers_change", "layers_on_card", "num_gpus", "tensor_ranks", "usual_sizes"]
+__all__ = [
+    "layers_change",
+    "layers_on_card",
+    "left_to_host",
+    "num_gpus",
+    "tensor_ranks",
+    "usual_sizes",
+]
 
 _MOST_GPUS = 64
 _NODE = 8
@@ -160,14 +167,38 @@ def layers_on_card(question: Question) -> Solved:
 
 def layers_change(question: Question, n: int) -> Change:
     """Return llama.cpp's setting for so many layers on the GPU."""
-    given: dict[str, Any] = dict.fromkeys(_spellings(question))
-    return Change(f"{n} layers on the GPU", {}, {**given, "n_gpu_layers": n})
+    return _own(question, f"{n} layers on the GPU", "n_gpu_layers", n)
 
 
-def _spellings(question: Question) -> Iterator[str]:
-    """Yield how the layers on the GPU are spelled in the question, if they are."""
+def left_to_host(question: Question, passes: Callable[[Change], bool]) -> Iterator[Change]:
+    """Yield what llama.cpp may leave to the host so that it passes: experts, then whole layers.
+
+    Args:
+        question: that llama.cpp is asked.
+        passes: whether a change does; each is yielded with as little on the host as does.
+    """
+    layers = question.model.num_hidden_layers
+    every = layers + len(question.model.draft_layers) + 1
+
+    def experts(n: int) -> Change:
+        return _own(question, f"experts of {n} layers on the host", "n_cpu_moe", n)
+
+    def whole(n: int) -> Change:
+        return layers_change(question, every - n)
+
+    def least(of: Callable[[int], Change], most: int) -> Iterator[Change]:
+        if passes(of(most)):
+            change = of(first_that(lambda n: passes(of(n)), 0, most))
+            yield change._replace(caution="computed by the host, much slower")
+
+    yield from least(experts, layers)
+    yield from least(whole, every)
+
+
+def _own(question: Question, name: str, setting: str, value: int) -> Change:
+    """Return a setting of llama.cpp's own, however the question spells it."""
     from kvcalc.engines.llamacpp.args import full_name  # only its questions need it
 
-    for key in question.deployment.engine_args:
-        if full_name(key) == "n_gpu_layers":
-            yield key
+    spelled = (key for key in question.deployment.engine_args if full_name(key) == setting)
+    given: dict[str, Any] = dict.fromkeys(spelled)
+    return Change(name, {}, {**given, setting: value})
