@@ -13,6 +13,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.search import last_that
 from kvcalc.sizing.changes import Change, share_change
+from kvcalc.sizing.host import host_cure, host_refusal
 from kvcalc.sizing.question import Question
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sizes import sizes_of
@@ -55,6 +56,9 @@ def cure(target: Target, sized: Sized, assertion: Assertion, load: Load | None) 
     metric = assertion.metric
     if metric in _FIXED or assertion.limit is False:
         return ""
+    host = sized.worked.host
+    if metric in ("fits", "may_fit") and host_refusal(host) is not None:
+        return host_cure(host)
 
     def figure(one: Sized) -> bool:
         expected = Found(one.expected(metric, load))  # the ends cost as much again

@@ -12,12 +12,11 @@ from kvcalc.checks.targets import Target
 from kvcalc.checks.words import said
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.memory import HostBudget
-from kvcalc.core.units import cdiv, format_bytes, format_count
+from kvcalc.core.units import format_bytes, format_count
 from kvcalc.engines import release_warning
 from kvcalc.manifests.found import Finding, Level
 from kvcalc.sizing.changes import Change
-from kvcalc.sizing.host import growing, host_refusal, host_warning, within_limit
+from kvcalc.sizing.host import growing, host_cure, host_refusal, host_warning
 from kvcalc.sizing.shares import LONGER
 from kvcalc.sizing.solve import solve
 from kvcalc.sizing.stops import within_floor
@@ -122,23 +121,10 @@ def _host_memory(target: Target, sized: Sized) -> Iterator[Finding]:
         "host-memory-over-limit",
         "error" if refusal is not None or (alone and asked) else "warning",
         why,
-        _within_limit(host),
+        host_cure(host),
         target.line if limit is None else limit.line,
         amount=(host.bounded_bytes or host.low_bytes) - (host.limit_bytes or 0),
     )
-
-
-def _within_limit(host: HostBudget) -> str:
-    """Return what to change: the setting of what grows the most, or the limit."""
-    found, bounded = within_limit(host), host.bounded_bytes
-    cures = []
-    if found is not None:
-        setting, most = found
-        cures.append(f"{setting}={most}" if setting.isupper() else f"{setting} {most}")
-    if bounded is not None:
-        cures.append(f"a limit of {cdiv(bounded, 2**30)}Gi")
-    part = growing(host)
-    return ", or ".join(cures) or ("" if part is None else f"bound it: {part.setting}")
 
 
 def _newer_release(target: Target, sized: Sized) -> Iterator[Finding]:

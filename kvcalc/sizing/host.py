@@ -8,10 +8,17 @@ from kvcalc.core.capacity import Budgets
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.memory import End, HostBudget, HostPart, MemoryBudget, summed
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.units import format_bytes
+from kvcalc.core.units import cdiv, format_bytes
 from kvcalc.sizing.sharing import Refusal
 
-__all__ = ["growing", "host_budget", "host_refusal", "host_warning", "within_limit"]
+__all__ = [
+    "growing",
+    "host_budget",
+    "host_cure",
+    "host_refusal",
+    "host_warning",
+    "within_limit",
+]
 
 
 def host_budget(
@@ -141,3 +148,16 @@ def within_limit(budget: HostBudget) -> tuple[str, int] | None:
     if limit is None or others is None or others > limit:
         return None
     return part.setting, (limit - others) // part.unit_bytes
+
+
+def host_cure(budget: HostBudget) -> str:
+    """Return what to change so that it has room: the setting of what grows most, or the limit."""
+    found, bounded = within_limit(budget), budget.bounded_bytes
+    cures = []
+    if found is not None:
+        setting, most = found
+        cures.append(f"{setting}={most}" if setting.isupper() else f"{setting} {most}")
+    if bounded is not None:
+        cures.append(f"a limit of {cdiv(bounded, 2**30)}Gi")
+    part = growing(budget)
+    return ", or ".join(cures) or ("" if part is None else f"bound it: {part.setting}")
