@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from kvcalc.core.errors import UnsupportedError
@@ -42,6 +43,7 @@ LAST_V0 = (0, 10)
 _FIRST_V1 = (0, 7)
 
 
+@lru_cache(maxsize=256)  # every rule by release asks for its own
 def release(text: str | None) -> Release:
     """Return the release of that spelling; the newest known one for None, and for newer ones.
 
