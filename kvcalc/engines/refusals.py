@@ -15,6 +15,7 @@ from typing import NamedTuple
 __all__ = ["TABLES", "Row", "by_code", "rows"]
 
 TABLES = {
+    "llama.cpp": "kvcalc.engines.llamacpp",
     "sglang": "kvcalc.engines.sglang",
     "tensorrt-llm": "kvcalc.engines.tensorrt_llm",
     "vllm": "kvcalc.engines.vllm",
