@@ -302,7 +302,11 @@ def test_names_are_read_by_line_as_they_are_read_as_yaml(path: Path) -> None:
     if found is None:
         assert path.parent.name == "gpus"  # "3090" is quoted there
     else:
-        assert found == (document.value.get("aliases") or [])
+        variants = document.value.get("variants") or []
+        assert found == [
+            *(document.value.get("aliases") or []),
+            *(name for variant in variants for name in variant["names"]),
+        ]
 
 
 def test_no_yaml_is_read_for_an_alias(monkeypatch: pytest.MonkeyPatch) -> None:
