@@ -322,7 +322,7 @@ def _listed_aliases(text: str) -> list[str] | None:
 
 
 def _block(text: str, name: str) -> list[str]:
-    """Return what follows a key at a file's left edge: the rest of its line, and the lines of it."""
+    """Return what follows a key at the left edge: the rest of its line, and the indented ones."""
     _, _, after = text.partition(f"\n{name}:")
     first, *lines = after.split("\n")
     return [first.strip(), *takewhile(lambda line: line.startswith(" "), lines)]
