@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typer
-from msgspec.structs import replace
 
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
@@ -93,14 +92,14 @@ def run(values: Values) -> None:
                 " (--kv-memory)",
                 where="--require-fit",
             )
-        found = answer(
+        return answer(
             question,
             with_levers=values["levers"],
             solve_for=wanted,
             with_layouts=values["layouts"],
             suggest=values["suggest"],
+            flags=one.values.apart,
         )
-        return replace(found, flags=one.values.apart)
 
     with progress("solving") as step, listen(step):
         results = answered(values, notes, refused, ask)

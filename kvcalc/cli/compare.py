@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import typer
-from msgspec.structs import replace
 
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
@@ -73,8 +72,9 @@ def run(values: Values) -> None:
             over=over,
             kv_cache_bytes=memory,
             explain=values["explain"],
+            flags=each.apart,
         )
-        results.append(replace(result, flags=each.apart))
+        results.append(result)
     emit("compare", values, inputs.echo(values, planned), results, notes, refused)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typer
-from msgspec.structs import replace
 
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
@@ -64,8 +63,10 @@ def run(values: Values) -> None:
     lengths = lengths or usual_lengths(models)
     notes.extend(f"{m.name}: {line}" for m in models for line in beyond(m, max(lengths)))
     results = [
-        replace(
-            per_token(one.plan, tokens=lengths, explain=values["explain"]),
+        per_token(
+            one.plan,
+            tokens=lengths,
+            explain=values["explain"],
             flags=one.asked.values.apart,
         )
         for one in planned

@@ -34,6 +34,7 @@ def compare(
     over: Over = "clip",
     kv_cache_bytes: int | None = None,
     explain: bool = False,
+    flags: tuple[str, ...] = (),
 ) -> Comparison:
     """Compare paging under `plan` with contiguous reservation of plan.max_model_len tokens.
 
@@ -44,6 +45,7 @@ def compare(
         over: what happens to requests longer than plan.max_model_len.
         kv_cache_bytes: a cache on each rank, to say how many requests fit each way.
         explain: put the formula with its numbers into the result.
+        flags: what sets it apart from other comparisons.
 
     Raises:
         InvalidValueError: no request is left to compare, or a cache that is not whole bytes.
@@ -107,6 +109,7 @@ def compare(
         ),
         at_once=_at_once(plan, kept),
         explain=explain_plan(plan, [longest]) if explain else (),
+        flags=flags,
     )
 
 

@@ -27,7 +27,11 @@ def usual_lengths(models: Sequence[ModelSpec]) -> list[int]:
 
 
 def per_token(
-    plan: CachePlan, *, tokens: Sequence[int] = DEFAULT_TOKENS, explain: bool = False
+    plan: CachePlan,
+    *,
+    tokens: Sequence[int] = DEFAULT_TOKENS,
+    explain: bool = False,
+    flags: tuple[str, ...] = (),
 ) -> PerToken:
     """Return what a token, a block and sequences of `tokens` tokens cost under a plan.
 
@@ -35,6 +39,7 @@ def per_token(
         plan: whose rules decide; figures are those of its binding rank.
         tokens: lengths of the sequences to size.
         explain: put the formula with its numbers into the result.
+        flags: what sets it apart from other plans.
     """
     share = plan.rank.share
     grown, period = plan.growth()
@@ -69,6 +74,7 @@ def per_token(
         ),
         sequences=sequences,
         explain=explain_plan(plan, tokens) if explain else (),
+        flags=flags,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -290,26 +291,41 @@ def _aliases(path: Path, *, own: bool) -> list[str]:
 
 
 def _listed_aliases(text: str) -> list[str] | None:
-    """Return the names under `aliases:` where a line holds each; None where they stand otherwise.
+    """Return the names under `aliases:` and of `variants:` where a line holds each or all.
 
-    Reading a file as YAML takes forty times as long.
+    None where they stand otherwise. Reading a file as YAML takes forty times as long.
     """
-    _, key, after = text.partition("\naliases:")
-    if not key:
-        return []
-    first, *lines = after.split("\n")
-    if first.strip():
-        inside = _FLOW.fullmatch(first.strip())
-        return None if inside is None else [name for name in inside[1].split(", ") if name]
-    found = []
+    found: list[str] = []
+    first, *lines = _block(text, "aliases")
+    if first:
+        inside = _FLOW.fullmatch(first)
+        if inside is None:
+            return None
+        found += [name for name in inside[1].split(", ") if name]
     for line in lines:
-        if not line.startswith(" "):
-            break
         item = _ITEM.fullmatch(line)
         if item is None:
             return None
         found.append(item[1])
-    return found
+    first, *lines = _block(text, "variants")
+    variants = 0
+    for line in lines:
+        variants += line.startswith("  - ")
+        key, _, value = line[4:].partition(": ")
+        if key == "names":
+            inside = _FLOW.fullmatch(value)
+            if inside is None:
+                return None
+            variants -= 1
+            found += [name for name in inside[1].split(", ") if name]
+    return None if first or variants else found
+
+
+def _block(text: str, name: str) -> list[str]:
+    """Return what follows a key at the left edge: the rest of its line, and the indented ones."""
+    _, _, after = text.partition(f"\n{name}:")
+    first, *lines = after.split("\n")
+    return [first.strip(), *takewhile(lambda line: line.startswith(" "), lines)]
 
 
 def _hint(name: str, kind: str, known: Mapping[str, str]) -> str:

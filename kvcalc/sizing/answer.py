@@ -42,6 +42,7 @@ def answer(
     solve_for: tuple[str, ...] = (),
     with_layouts: bool = False,
     suggest: bool = False,
+    flags: tuple[str, ...] = (),
 ) -> CapacityAnswer:
     """Return the answer to a question.
 
@@ -51,6 +52,7 @@ def answer(
         solve_for: settings to turn the question round for (see sizing.solve.SETTINGS).
         with_layouts: also the same GPUs in other ways.
         suggest: also the engine's own command, for what is asked and for what is solved for.
+        flags: what sets it apart from other answers.
 
     Raises:
         UsageError: neither a card nor a cache is given.
@@ -80,6 +82,7 @@ def answer(
     gaining, refused = _levers(question, worked, middle) if with_levers else ((), ())
     tried = gaining or refused
     return CapacityAnswer(
+        flags=flags,
         model=found.model,
         engine=found.engine,
         engine_version=found.engine_version,

@@ -21,6 +21,7 @@ UNCONFIRMED = {
     "qwen2.5-omni-7b",
     "starcoderbase-7b",
     "vila1.5-3b",
+    "voxtral-mini-3b-2507",
     "yuan2-2b",
 }
 """Presets whose longest sequence was read in one place alone."""

@@ -297,12 +297,15 @@ def test_a_hint_offers_each_preset_once() -> None:
 def test_names_are_read_by_line_as_they_are_read_as_yaml(path: Path) -> None:
     """Names alone are read without a YAML reader; what is written otherwise is left to one."""
     found = presets._listed_aliases(path.read_text(encoding="utf-8"))
-    document = read_document(path.read_text(encoding="utf-8"), path.name)
-    assert isinstance(document.value, dict)
+    value: Any = read_document(path.read_text(encoding="utf-8"), path.name).value
     if found is None:
         assert path.parent.name == "gpus"  # "3090" is quoted there
     else:
-        assert found == (document.value.get("aliases") or [])
+        variants = value.get("variants") or []
+        assert found == [
+            *(value.get("aliases") or []),
+            *(name for variant in variants for name in variant["names"]),
+        ]
 
 
 def test_no_yaml_is_read_for_an_alias(monkeypatch: pytest.MonkeyPatch) -> None:

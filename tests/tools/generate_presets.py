@@ -42,16 +42,24 @@ HAND_WRITTEN = (
 LENGTHS = Path(__file__).with_name("preset_lengths.tsv")
 """The longest sequence from a second source: the corpus has configs that were packed anew for
 another runtime. A row with a repository is of an alias whose own config says something else."""
+_EXCERPT = "sizing facts only"  # in the note of the corpus's index
 _EXCERPTS = ("qwen3.5-27b-attention",)  # some layers of a model, whose sizes are not theirs
 _SUFFIXES = ("-instruct", "-it", "-hf", "-base")
 
 
 class Published(NamedTuple):
-    """A published config: the model's id, the file's name in the corpus, and what kvcalc reads."""
+    """A published config: the model's id, the file's name in the corpus, and what kvcalc reads.
+
+    Of some that are not `whole` the corpus has the keys alone that a cache's size depends on. One
+    of them is another name of a preset that has the same caches, but makes none of its own: it
+    says nothing of vocabulary and quantisation (DeepSeek-R1's weights, which are fp8, would be
+    those of a bfloat16 model).
+    """
 
     model_id: str
     file: str
     spec: ModelSpec
+    whole: bool
 
 
 class Expected(NamedTuple):
@@ -76,7 +84,8 @@ def published() -> Iterator[Published]:
                 spec = read_config(config, where, row["model_id"].rsplit("/", 1)[-1])
             except KvcalcError:
                 continue  # test_corpus lists what is refused, and why
-            yield Published(row["model_id"], path.stem, spec)
+            whole = _EXCERPT not in row["note"]
+            yield Published(row["model_id"], path.stem, spec, whole)
 
 
 @cache
@@ -173,13 +182,14 @@ def groups() -> Iterator[tuple[str, list[Published]]]:
     for short, items in sorted(found.items()):
         kept = {(i.spec.layers, i.spec.dtype, i.spec.kv_cache_dtype) for i in items}
         if len(kept) == 1 and short not in taken:
-            yield short, sorted(items, key=lambda i: len(i.model_id))
+            if any(i.whole for i in items):
+                yield short, sorted(items, key=lambda i: (not i.whole, len(i.model_id)))
             continue
         full: dict[str, list[Published]] = {}
         for item in items:
             full.setdefault(preset_name(item.model_id), []).append(item)
         for name, same in full.items():
-            if name not in taken and len(same) == 1:
+            if name not in taken and len(same) == 1 and same[0].whole:
                 yield name, same
 
 
@@ -265,7 +275,7 @@ def files() -> dict[str, str]:
 
 def sizes_of_hand_written() -> dict[str, ModelSize | None]:
     """Return what the published configs give for the presets that a person wrote."""
-    configs = {item.model_id.lower(): item for item in published()}
+    configs = {item.model_id.lower(): item for item in published() if item.whole}
     found: dict[str, ModelSize | None] = {}
     for name in HAND_WRITTEN:
         preset = load_model_preset(name)

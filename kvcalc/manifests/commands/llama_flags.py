@@ -20,7 +20,7 @@ _ONE_DASH = names("""
     """)
 _ALSO = names("""
     gpu_layers swa_checkpoints spec_draft_type_k spec_draft_type_v spec_draft_ngl gpu_layers_draft
-    b c cmoe cram ctk ctkd ctv ctvd ctxcp dev fa fitc fitt kvo kvu mg ncffn ncmoe ngl ngld no_kvu
+    b c cmoe cram ctk ctkd ctv ctvd ctxcp dev fa fitc fitt kvo kvu lm mg ncffn ncmoe ngl ngld no_kvu
     nkvo np ot sm ts ub
 """)
 """Further spellings of what is modelled."""

@@ -11,12 +11,24 @@ from pathlib import Path
 import pytest
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import UnknownNameError, UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnknownNameError, UnsupportedError
 from kvcalc.engines.llamacpp import args as llama_args
 from kvcalc.engines.sglang.arguments import Arguments
+from kvcalc.engines.sglang.flags import ON_HOST as SGLANG_ON_HOST
 from kvcalc.engines.tensorrt_llm.arguments import arguments as trtllm_arguments
 from kvcalc.engines.vllm.arguments import ENGINE_ARGS as VLLM_ARGS
-from kvcalc.manifests.commands import llama_flags, lmdeploy, sglang_flags, tgi, trtllm, vllm_flags
+from kvcalc.engines.vllm.arguments import NOT_MODELLED as VLLM_NOT_MODELLED
+from kvcalc.engines.vllm.arguments import check_arguments
+from kvcalc.engines.vllm.version import release
+from kvcalc.manifests.commands import (
+    llama_flags,
+    lmdeploy,
+    sglang_flags,
+    tgi,
+    trtllm,
+    vllm_flags,
+    vllm_rules,
+)
 from kvcalc.manifests.commands.flags import Grammar
 from tests.manifests.commands.harness import codes, read_command
 
@@ -31,6 +43,7 @@ GRAMMARS = {
     "tgi": tgi.GRAMMAR,
     "lmdeploy": lmdeploy.GRAMMAR,
 }
+ON_HOST = {"vllm": vllm_rules.ON_HOST, "sglang": SGLANG_ON_HOST}
 STARTS = {
     "vllm": "vllm serve a/b",
     "sglang": "python -m sglang.launch_server --model-path a/b",
@@ -88,7 +101,11 @@ def test_no_option_of_the_newest_release_is_unknown(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", GRAMMARS)
 def test_what_becomes_engine_args_is_known_to_the_engine(engine: str) -> None:
-    """No argument that is read is one that the engine does not know, or refuses by name."""
+    """No argument that is read is one that the engine does not know, or refuses by name.
+
+    But for those that move unknown weights to the host: the engine has to refuse them, so that no
+    figure is given without them.
+    """
     grammar = GRAMMARS[engine]
     for spelling in grammar.flags:
         server = read_command(f"{STARTS[engine]} {spelling}{_value(grammar, spelling)}")
@@ -96,7 +113,11 @@ def test_what_becomes_engine_args_is_known_to_the_engine(engine: str) -> None:
             if setting.kind == "field":
                 assert setting.name in Deployment.__struct_fields__, spelling
             elif setting.kind == "arg":
-                _known(engine, setting.name, setting.value)
+                if setting.name in ON_HOST.get(engine, ()):
+                    with pytest.raises(NotModelledError, match=setting.name):
+                        _known(engine, setting.name, setting.value)
+                else:
+                    _known(engine, setting.name, setting.value)
 
 
 def _known(engine: str, name: str, value: str | float | None) -> None:
@@ -108,6 +129,8 @@ def _known(engine: str, name: str, value: str | float | None) -> None:
     elif engine == "tensorrt-llm":
         trtllm_arguments(deployment.engine_args)
     elif engine == "vllm":
+        if name in VLLM_NOT_MODELLED:
+            check_arguments(deployment, release(None))
         assert name in VLLM_ARGS
     elif engine in ("lmdeploy", "tgi"):
         _planned(deployment, name)

@@ -161,6 +161,12 @@ def vllm_models_of(*modules: str) -> set[str]:
     }
 
 
+def is_like_one_compared(model: str, *modules: str) -> bool:
+    """Whether a model without rows has the layers of one of these modules' that has some."""
+    ours = our_signatures(_read(model))
+    return any(our_signatures(_read(other)) == ours for other in vllm_models_of(*modules))
+
+
 # ---------------------------------------------------------------------- transformers
 
 _TENSOR = re.compile(r"(\w+)(?:\[(\w+)\])?\[([\d, ]*)\]:(\w+)")

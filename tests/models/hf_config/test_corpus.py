@@ -35,6 +35,40 @@ REFUSED = {
 }
 """File -> why it gives no model."""
 
+NOT_YET = {
+    "AfmoeForCausalLM",
+    "DeepseekOCR2ForCausalLM",
+    "DeepseekOCRForCausalLM",
+    "Dots1ForCausalLM",
+    "DotsOCRForCausalLM",
+    "Ernie4_5_VLMoeForConditionalGeneration",
+    "Exaone4_5_ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
+    "Glm5NextForConditionalGeneration",
+    "GlmOcrForConditionalGeneration",
+    "HYV3ForCausalLM",
+    "HunYuanVLForConditionalGeneration",
+    "InternS1ForConditionalGeneration",
+    "KimiAudioForConditionalGeneration",
+    "MellumForCausalLM",
+    "MiMoV2ForCausalLM",
+    "MistralLarge3ForCausalLM",
+    "MuseGlimmerForConditionalGeneration",
+    "Qwen4ExpForConditionalGeneration",
+    "UnlimitedOCRForCausalLM",
+    "mistral4",
+}
+"""Classes, and model types of language models in others, that no module reads yet.
+
+Each is refused by its name. One that is neither read nor named here fails the tests.
+"""
+
+
+def lacking(config: dict[str, Any]) -> set[str]:
+    """Return the names in a config that no module reads yet."""
+    inner = config.get("text_config") or {}
+    return NOT_YET & {*config.get("architectures", ()), inner.get("model_type")}
+
 
 def files(folder: str) -> list[Path]:
     return sorted((SHARED / "corpus" / folder).glob("*.json"))
@@ -43,8 +77,8 @@ def files(folder: str) -> list[Path]:
 def both() -> Iterator[tuple[str, dict[str, Any], ModelSpec]]:
     """Yield (name, config, model) of every file that gives a model."""
     for path in (*files("configs"), *files("reconstructed")):
-        if path.stem not in REFUSED:
-            config = read_json_file(path)
+        config = read_json_file(path)
+        if path.stem not in REFUSED and not lacking(config):
             yield path.stem, config, read_config(config, path.name, path.stem)
 
 
@@ -60,25 +94,32 @@ def refusals(folder: str) -> dict[str, KvcalcError]:
 
 @needs_shared
 @pytest.mark.parametrize(
-    ("folder", "count", "most"), [("configs", 225, 0.02), ("reconstructed", 115, 0.05)]
+    ("folder", "count", "most"), [("configs", 273, 0.02), ("reconstructed", 457, 0.06)]
 )
 def test_files_are_read_or_refused_for_a_reason(folder: str, count: int, most: float) -> None:
-    """As many refusals as allowed, each one known, of nothing that vLLM or llama.cpp serves."""
+    """As many refusals as allowed, each one known, of nothing that vLLM or llama.cpp was asked."""
     refused = refusals(folder)
     answered = {row["model"] for row in vllm_rows()}
 
     assert len(files(folder)) == count
-    assert {name: str(error) for name, error in refused.items() if name not in REFUSED} == {}
     assert len(refused) <= most * count
     assert not answered & set(refused)
-    for error in refused.values():
-        assert error.hint
+    for path in files(folder):
+        error = refused.get(path.stem)
+        names = lacking(read_json_file(path))
+        assert (error is not None) == (path.stem in REFUSED or bool(names)), (path.stem, error)
+        if error is not None:
+            assert error.hint
+            assert all(repr(name) in str(error) for name in names)
 
 
 @needs_shared
-def test_every_refusal_in_the_table_happens() -> None:
-    """The table of refusals holds nothing that has since been modelled."""
-    assert set(REFUSED) == {*refusals("configs"), *refusals("reconstructed")}
+def test_every_refusal_in_the_tables_happens() -> None:
+    """The tables of refusals hold nothing that has since been modelled, nor that no file has."""
+    every = [*files("configs"), *files("reconstructed")]
+
+    assert set(REFUSED) <= {*refusals("configs"), *refusals("reconstructed")}
+    assert set().union(*(lacking(read_json_file(path)) for path in every)) == NOT_YET
 
 
 def sizes(model: ModelSpec) -> tuple[object, ...]:
@@ -151,7 +192,7 @@ def test_neutral_changes_change_nothing() -> None:
                 if not same:
                     differ.append((name, what, "another model"))
 
-    assert read == 225 + 115 - len(REFUSED)
+    assert read == 273 + 457 - len(REFUSED) - 28  # of the classes that are not read yet
     assert not differ
 
 
