@@ -74,14 +74,15 @@ def budgets(
     found = []
     for number, weight in enumerate(weights):
         last = number == len(weights) - 1
+        steps = steps_of(model, settings, deployment, v0=v0, last=last)
         profiled = _Profiled(
             model=model,
             settings=settings,
             deployment=deployment,
             gpu=gpu,
             counted=counted,
-            steps=steps_of(model, settings, deployment, v0=v0, last=last),
-            doubt=doubt(settings, v0=v0),
+            steps=steps,
+            doubt=doubt(settings, steps[-1].sampler, v0=v0),
         )
         inside = tuple(_terms(profiled, first=number == 0))
         outside = _graphs(model, settings, deployment, gpu)
@@ -201,7 +202,7 @@ def _rest(profiled: _Profiled) -> Iterator[Term]:
 
 def _doubted(profiled: _Profiled) -> str:
     share = round(100 * profiled.doubt)
-    return f"; {share} % wider, as few starts of {profiled.settings.release} are known"
+    return f"; widened by {share} %, the less the more public starts have this profile"
 
 
 def _encoder(profiled: _Profiled, widths: Widths, limits: dict[str, int]) -> Term:

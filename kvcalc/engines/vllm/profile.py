@@ -97,21 +97,9 @@ _TOWER = 0.045
 _LARGEST_ITEM = 16_384
 """Tokens of the largest image or video where they exceed a step."""
 
-STARTS: dict[str, dict[tuple[int, int], int]] = {
-    "v0": {(0, 2): 6, (0, 3): 2, (0, 4): 2, (0, 5): 1, (0, 6): 5, (0, 7): 4, (0, 8): 1, (0, 9): 1},
-    "v1": {
-        (0, 9): 3,
-        (0, 10): 3,
-        (0, 11): 7,
-        (0, 16): 1,
-        (0, 19): 24,
-        (0, 22): 1,
-        (0, 26): 2,
-        (0, 27): 2,
-        (0, 31): 1,
-    },
-}
-"""Public starts that lie inside of what is predicted, by engine and release (test_starts.py)."""
+STARTS = {"v0": 11, "sort": 12, "v1": 27, "v2": 3}
+"""Public starts that lie inside of what is predicted, by the code that they were profiled with: V0,
+and V1 by its sampler (test_starts.py)."""
 _DOUBT_MOST = 0.3
 _DOUBT_OF_GPU = 0.02
 """Part of the GPU that the peak may lie above what is predicted, for a doubt of 1."""
@@ -294,17 +282,14 @@ def encoder(widths: Widths, step: Step, card_bytes: int, itemsize: int) -> Span:
     return Span(min(low, high), high + int(card_bytes * _TOWER))
 
 
-def doubt(settings: Settings, *, v0: bool) -> float:
-    """Return how little is known of a release: 0 where many starts of it are, 0.3 where none is.
+def doubt(settings: Settings, sampler: str, *, v0: bool) -> float:
+    """Return how little is known of the code that profiles a start: of 0 to 0.3, 0.3 the least.
 
-    A start counts the less the further its release is.
+    The more starts with the same code lie in what is predicted, the smaller it is.
     """
     if settings.release.number < _TERMS_SINCE:
         return _DOUBT_MOST
-    at = settings.release.line[1]
-    starts = STARTS["v0" if v0 else "v1"].items()
-    known = sum(number / (1 + (line[1] - at) ** 2) for line, number in starts)
-    return min(_DOUBT_MOST, 1 / (1 + known))
+    return min(_DOUBT_MOST, 1 / (1 + STARTS["v0" if v0 else sampler]))
 
 
 def widened(span: Span, by: float, card_bytes: int = 0) -> Span:

@@ -19,6 +19,7 @@ from kvcalc.core.size import ModelSize, Tower
 from kvcalc.engines import plan
 from kvcalc.engines.vllm.profile import Step, steps_of
 from kvcalc.engines.vllm.settings import resolve
+from kvcalc.engines.vllm.version import release
 from kvcalc.models.presets import load_gpu
 from tests.engines import starts as starts_of
 from tests.engines.starts import first_budget, rows_of, tsv
@@ -35,9 +36,11 @@ class Start(starts_of.Start):
 
     Attributes:
         step: what the profile is taken to run.
+        v0: the engine before V1 is profiled.
     """
 
     step: Step
+    v0: bool
 
     LOGGED = "kv_gib"
     ROUNDING = 0.005
@@ -122,14 +125,9 @@ def _start(facts: dict[str, str]) -> Start:
     )
     planned = plan(model, deployment)
     resolved, settings = resolve(model, deployment, [])
-    step = steps_of(
-        resolved,
-        settings,
-        deployment,
-        v0=(planned.engine_version or "").endswith("+v0"),
-        last=len(planned.ranks) == 1,
-    )[-1]
-    return Start(facts, first_budget(facts, model, deployment, planned), step)
+    v0 = release(planned.engine_version).engine == "v0"
+    step = steps_of(resolved, settings, deployment, v0=v0, last=len(planned.ranks) == 1)[-1]
+    return Start(facts, first_budget(facts, model, deployment, planned), step, v0)
 
 
 @cache

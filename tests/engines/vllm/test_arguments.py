@@ -253,11 +253,17 @@ class TestTowers:
         assert not any("encoder" in note for note in notes)
 
     def test_v0_profiles_as_many_as_are_allowed(self) -> None:
-        gemma = load_model("gemma-3-27b")
-        asked = Question(gemma, deployed("0.8.5+v0", limit_mm_per_prompt='{"image": 4}'))
-        with pytest.raises(UnsupportedError, match="limit_mm_per_prompt") as caught:
-            answer(asked)
-        assert caught.value.hint
+        """multimodal/profiling.py: as many items of every kind as a prompt may have."""
+
+        def most(images: int) -> int:
+            limits = f'{{"image": {images}}}'
+            asked = Question(
+                load_model("gemma-3-27b"), deployed("0.8.5+v0", limit_mm_per_prompt=limits)
+            )
+            (budget,) = answer(asked).budget
+            return sum(term.high_bytes for term in budget.terms if term.label == "encoder")
+
+        assert 0 == most(0) < most(1) < most(4)
 
     @pytest.mark.parametrize(
         ("text", "counts"),

@@ -42,7 +42,7 @@ _TWO_STAGES: dict[str, Any] = {"pipeline_parallel_size": 2}
         ("0.10.2+v0", _LLAMA, "h100-80gb", _NONE, True),
         ("0.10.2", _LLAMA, "h100-80gb", _NONE, False),
         # Compute capability below 8.0: until 0.10.1.
-        ("0.8.5", _LLAMA, "t4", _NONE, True),
+        ("0.8.5", _LLAMA, "t4", {"dtype": "float16"}, True),
         ("0.10.1", _LLAMA, "v100-32gb", _NONE, True),
         ("0.10.1+v1", _LLAMA, "t4", _NONE, False),
         ("0.10.2", _LLAMA, "t4", _NONE, False),
