@@ -154,8 +154,11 @@ def test_what_the_settings_fix_is_not_missing_bytes() -> None:
 
 
 def test_the_longest_context_is_expected_between_its_bounds() -> None:
-    """A cache that the settings size: each of the three ends is planned for itself."""
-    args: dict[str, Any] = {"ctx_size": 200_000}
+    """A cache that the settings size: each of the three ends is planned for itself.
+
+    Where the layers are given, none of them makes room by moving to the host.
+    """
+    args: dict[str, Any] = {"ctx_size": 200_000, "n_gpu_layers": 99}
     found = answer(_question("llama.cpp", gpu="rtx-4090", max_model_len=None, engine_args=args))
     longest = [one.max_model_len_that_fits for one in (found.low, found.high)]
     assert longest[0] < found.max_model_len_that_fits < longest[1]
@@ -196,7 +199,7 @@ def test_a_cache_that_never_fits_is_not_searched_for_long(monkeypatch: pytest.Mo
         return work(question)
 
     monkeypatch.setattr(searches, "work", counted)
-    args: dict[str, Any] = {"ctx_size": 8192}
+    args: dict[str, Any] = {"ctx_size": 8192, "n_gpu_layers": 99}
     question = _question("llama.cpp", model="gemma-3-27b", gpu="rtx-4090", max_model_len=None,
                          engine_args=args)  # fmt: skip
     assert answer(question).max_model_len_that_fits == 0

@@ -198,7 +198,7 @@ def test_a_cache_beyond_the_card() -> None:
     question = _on_card("vllm")
     for size, why in (
         (200, "No: a cache of 200 GiB is more than the 79.26 GiB of h100-80gb."),
-        (70, "No: a cache of 70 GiB and at least 16"),
+        (70, "No: a cache of 70 GiB and at least 15.8"),
     ):
         deployment = msgspec.structs.replace(question.deployment, kv_cache_memory_bytes=size * _GIB)
         found = answer(question._replace(deployment=deployment))

@@ -396,7 +396,8 @@ def test_llama_cpps_slots_keep_their_length(args: dict[str, Any]) -> None:
         then.deployment, {},
         {"parallel": one.solution.value + 1, "ctx_size": before * (one.solution.value + 1)},
     )  # fmt: skip
-    assert not answer(then._replace(deployment=more, sequences=one.solution.value + 1)).fits
+    asked = then._replace(deployment=more, sequences=one.solution.value + 1)
+    assert not answer(asked._replace(may_move=work(then).plan.moved_bytes)).fits
 
 
 def test_levers_help_where_nothing_starts() -> None:

@@ -63,7 +63,7 @@ def test_devices_have_all_of_it(model: str, layers: int, gpus: int) -> None:
     error = size.weights_error_bytes or 0
     tables = 2 * 2 * (size.vocab_size or 0) * (size.hidden_size or 0)
     # Where every layer is on a card the host, and its table, are no rank of the plan.
-    assert low <= whole + error
+    assert low <= whole + error + tables // 2  # a tied table is there twice
     assert high >= whole - error - tables
 
 
@@ -86,7 +86,8 @@ def test_weights_without_a_cache_must_fit_too() -> None:
     gpu = load_gpu("rtx-4090")
     for model, layers, fits in (
         ("llama-3.1-8b", None, True),
-        ("llama-3.1-70b", None, False),
+        ("llama-3.1-70b", None, True),  # fit moves layers to the host
+        ("llama-3.1-70b", 81, False),
         ("llama-3.1-70b", 10, True),
         ("llama-3.1-70b", 0, True),
     ):
@@ -100,7 +101,9 @@ def test_weights_without_a_cache_must_fit_too() -> None:
 
 def test_fewer_layers_are_a_lever_where_all_do_not_fit() -> None:
     deployment = Deployment(
-        engine="llama.cpp", gpu=load_gpu("rtx-4090"), engine_args={"ctx_size": 8192}
+        engine="llama.cpp",
+        gpu=load_gpu("rtx-4090"),
+        engine_args={"ctx_size": 8192, "n_gpu_layers": 81},
     )
     question = Question(load_model("llama-3.1-70b"), deployment, quantization="q4_k_m")
     found = answer(question, with_levers=True, solve_for=("ngl",))

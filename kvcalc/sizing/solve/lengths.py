@@ -42,7 +42,7 @@ def max_model_len(question: Question) -> Solved:
     """Return the longest sequences, up to what the model was made for."""
     tries = Tries(question)
     value, possible = longest(tries, "low"), longest(tries, "high")
-    reason = "one token more does not fit"
+    reason = f"one token more {_more(question, 'does not fit')}"
     if value is None:
         fewest = possible or _fewest(question)
         reason = why_not(question, of_length(question, fewest)) or "not even one token fits"
@@ -128,12 +128,18 @@ def max_num_seqs(question: Question) -> Solved:
         return None if found is None else found * groups
 
     value, possible = search("low"), search("high")
-    reason = "one more would have to wait for cache"
+    reason = f"one more {_more(question, 'would have to wait for cache')}"
     if value is None:
         fewest = possible or groups
         asked = question._replace(sequences=fewest * servers)
         reason = why_not(asked, of(fewest)) or "not even one fits"
     return solved(question, "max-num-seqs", value, possible, reason, of)
+
+
+def _more(question: Question, otherwise: str) -> str:
+    """Say what more than the solution would do."""
+    moves = question.may_move is not None
+    return "would move more of the weights to the host" if moves else otherwise
 
 
 def sequences_change(question: Question, n: int) -> Change:
