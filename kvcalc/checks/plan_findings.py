@@ -10,6 +10,7 @@ from kvcalc.checks.models import known_presets
 from kvcalc.checks.sized import Sized
 from kvcalc.checks.targets import Target
 from kvcalc.checks.words import said
+from kvcalc.core.capacity import allocated
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_bytes, format_count
@@ -443,13 +444,15 @@ def _weights_on_host(target: Target, sized: Sized) -> Iterator[Finding]:
     args = sized.question.deployment.engine_args
     split = len({rank.on_host for rank in plan.ranks}) > 1  # layers on both sides
     if plan.moved_bytes:
+        kept = sum(allocated(rank) for rank in plan.ranks if rank.on_host)
+        cache = f", and {format_bytes(kept)} of the cache" if kept else ""
         yield _finding(
             target,
             "weights-on-host",
             "warning",
             f"up to {format_bytes(plan.moved_bytes)} of the weights do not fit on the GPU: the"
-            f" engine moves them to the host's memory ({format_bytes(held)} there in all), which"
-            " slows every token down",
+            f" engine moves them to the host's memory ({format_bytes(held)} there in all{cache}),"
+            " which slows every token down",
             "smaller weights, or a larger GPU, if that is not meant",
             "n_gpu_layers",
             amount=plan.moved_bytes,

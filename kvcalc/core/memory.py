@@ -70,7 +70,7 @@ class HostPart(Value, frozen=True, kw_only=True):
     high_bytes: _Bytes | None
     source: str
     setting: str = ""
-    unit_bytes: Positive = 1
+    unit_bytes: Annotated[int, msgspec.Meta(ge=1)] = 1
     is_default: bool = False
     per_cache: tuple[NonNegative, Positive] = (0, 1)
     pinned: bool = True

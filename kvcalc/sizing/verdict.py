@@ -202,7 +202,11 @@ def _yes(question: Question, worked: Worked, low: Figures, high: Figures) -> str
     places = worked.plan.max_running
     host = ""
     if moved := worked.plan.moved_bytes:
-        host = f", with {format_bytes(moved)} of the weights moved to the host"
+        cache = sum(allocated(rank) for rank in worked.plan.ranks if rank.on_host)
+        more = f" and {format_bytes(cache)} of the cache" if cache else ""
+        host = f", with {format_bytes(moved)} of the weights{more} moved to the host"
+        if worked.host.limit_bytes is None:
+            host += ", if it has room"
     if places is None or low.max_concurrency <= places:
         return f"Yes: {room} {longest} at once{every}{host}."
     setting = PLACES.get(worked.plan.engine, "max_num_seqs")

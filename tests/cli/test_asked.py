@@ -130,7 +130,7 @@ class TestSideBySide:
     def test_none_is_left(self) -> None:
         fault = is_fault(call("plan", L8, *self.ASKED, "--num-speculative-tokens", "4"))
 
-        assert "transformers has no num_speculative_tokens" in fault
+        assert "not modelled for transformers (num_speculative_tokens)" in fault
 
     def test_one_alone_is_an_error(self) -> None:
         assert is_fault(call("plan", L8, "--engine", "transformers", "--max-num-seqs", "4"))

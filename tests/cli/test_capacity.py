@@ -60,8 +60,10 @@ def test_a_fit_that_is_required() -> None:
     short = ("llama-3.1-8b", "--kv-memory", "10GiB", "--max", "131072")
     assert call("capacity", *short).code == 0
     assert call("capacity", *short, "--require-fit").code == 1
-    assert call("capacity", *QWEN, "--require-fit").code == 0
-    assert call("capacity", *QWEN, "--require-fit", "--sequences", "16").code == 1
+    assert call("capacity", *QWEN, "--require-fit").code == 1  # 1,024 states, and 295 blocks
+    bounded = (*QWEN, "--max-num-seqs", "128", "--require-fit")
+    assert call("capacity", *bounded).code == 0
+    assert call("capacity", *bounded, "--sequences", "16").code == 1
 
 
 LLAMA = ("llama-3.1-8b", "--max", "8192", "--gpu")
@@ -70,8 +72,8 @@ LLAMA = ("llama-3.1-8b", "--max", "8192", "--gpu")
 @pytest.mark.parametrize(
     "base",
     [
-        (*QWEN, "--gpu", "h100-80gb"),
-        (*QWEN, "--gpu", "h100-80gb", "--speculative-method", "mtp",
+        (*QWEN, "--gpu", "h100-80gb", "--max-num-seqs", "64"),
+        (*QWEN, "--gpu", "h100-80gb", "--max-num-seqs", "64", "--speculative-method", "mtp",
          "--num-speculative-tokens", "2"),
         (*LLAMA, "l40s", "--gpu-free", "38GiB"),
         (*LLAMA, "l40s", "--weights", "9GiB"),
@@ -79,9 +81,10 @@ LLAMA = ("llama-3.1-8b", "--max", "8192", "--gpu")
         (*LLAMA, "h100-80gb", "--engine", "sglang", "--gpu-free", "50GiB"),
         (*LLAMA, "h100-80gb", "--engine", "tensorrt-llm", "--tp", "2"),
         (*LLAMA, "l40s", "--engine", "lmdeploy", "--quantization", "int4"),
-        ("llama-3.1-8b", "--gpu", "rtx-4090", "--engine", "llama.cpp", "-c", "100000"),
+        ("llama-3.1-8b", "--gpu", "rtx-4090", "--engine", "llama.cpp", "-c", "100000",
+         "-ngl", "99"),
         ("llama-3.1-8b", "--gpu", "rtx-4090", "--engine", "llama.cpp", "-c", "65536", "-np", "2",
-         "--gpu-free", "20GiB"),
+         "--gpu-free", "20GiB", "-ngl", "99"),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -102,7 +105,7 @@ def test_levers_name_flags_that_give_their_figures(base: tuple[str, ...]) -> Non
 def _without(base: tuple[str, ...], flags: list[str]) -> tuple[str, ...]:
     """Return the arguments without those options that a lever gives anew."""
     kept = list(base)
-    short = {"--ctx-size": "-c", "--parallel": "-np"}
+    short = {"--ctx-size": "-c", "--parallel": "-np", "--n-gpu-layers": "-ngl"}
     for flag in flags:
         for spelled in (flag, short.get(flag, flag)):
             if flag.startswith("--") and spelled in kept:

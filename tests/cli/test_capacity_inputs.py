@@ -65,7 +65,15 @@ def test_flag_variable_and_file_say_the_same(monkeypatch: pytest.MonkeyPatch, na
 @pytest.mark.parametrize("name", ALL_SWITCHES)
 def test_switches_in_the_file(name: str) -> None:
     dash = name.replace("_", "-")
-    base = ("gemma-3-27b", "--engine", "vllm", "--gpu", "h100-80gb", "--max", "8192")
+    base = (
+        "qwen3-30b-a3b-instruct-2507",
+        "--engine",
+        "vllm",
+        "--gpu",
+        "h100-80gb",
+        "--max",
+        "8192",
+    )
     for word, flag in (("true", f"--{dash}"), ("off", f"--no-{dash}")):
         typed = results(*base, flag)
         Path("kvcalc.yaml").write_text(f"{name}: {word}\n", encoding="utf-8")

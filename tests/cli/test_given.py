@@ -36,7 +36,7 @@ _TWO = {
     "mamba_ssm_cache_dtype": ("float32", "bfloat16"),
     "speculative_method": ("ngram", "none"),
     "num_speculative_tokens": ("1", "2"),
-    "draft_model": ("qwen3-0.6b", "qwen3-1.7b"),
+    "draft_model": ("llama-3.2-3b", "llama-3.1-70b"),
     "ctx_size": ("4096", "8192"),
     "parallel": ("1", "2"),
     "n_gpu_layers": ("1", "all"),

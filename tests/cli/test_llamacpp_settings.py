@@ -105,12 +105,16 @@ class TestTotalAndSequence:
 
 class TestDevices:
     def test_which_layer_lies_where(self) -> None:
-        """Two cards of a list, weights of a preset not known: layers go by the memory told."""
+        """Two cards of a list: layers go by the memory told, each of 436,224,000 B."""
         found = one("-c", "8192", "-np", "1", *arguments("device_memory=30GiB,10GiB"))
         assert [rank["name"] for rank in found["ranks"]] == ["GPU 0", "GPU 1"]
         assert [rank["pools"][0]["layers"] for rank in found["ranks"]] == [25, 7]
-        assert [rank["weights_bytes"] for rank in found["ranks"]] == [None, None]
+        assert [rank["weights_bytes"] for rank in found["ranks"]] == [
+            25 * 436_224_000,
+            7 * 436_224_000 + 1_050_681_344,
+        ]
         assert (
-            "layers and weights by device: GPU 0 layers 0 to 24; GPU 1 layers 25 to 31, the output"
-            in found["notes"]
-        )
+            "layers and weights by device: GPU 0 layers 0 to 24, 10,905,600,000 B of weights; GPU 1"
+            " layers 25 to 31, the output, 4,104,249,344 B of weights; host 1,050,673,152 B of"
+            " weights"
+        ) in found["notes"]

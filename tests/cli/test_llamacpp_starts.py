@@ -33,9 +33,10 @@ def planned(*words: str) -> tuple[Any, str]:
         (("--engine-arg", "num_ctx=8192", "--kv-memory", "500MiB"), 3840),
         (("--engine-arg", "n_ctx=8192", "--kv-memory", "500MiB"), 3840),
         (("-c", "8192", "--kv-memory", "20MiB"), 0),
-        # 25,757,220,864 B of the card hold 196,512 cells.
-        (("-c", "10000000", "--gpu", "rtx-4090"), 196_352),
-        (("-c", "800000", "--engine-arg", "device_memory=8GiB"), 65_536),
+        # 25,757,220,864 B of the card, less 15,009,849,344 of weights, hold 81,995 cells.
+        (("-c", "10000000", "--gpu", "rtx-4090", "-ngl", "99"), 81_920),
+        (("-c", "800000", "--engine-arg", "device_memory=24GiB", "-ngl", "99"), 81_920),
+        (("-c", "800000", "--engine-arg", "device_memory=8GiB", "-ngl", "99"), 0),
     ],
 )
 def test_what_does_not_fit_holds_nothing(words: tuple[str, ...], longest: int) -> None:

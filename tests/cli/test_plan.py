@@ -55,9 +55,13 @@ class TestFigures:
         assert found["reuse_tokens"] == 832
         assert (start["num_blocks"], start["kv_cache_tokens"]) == (295, 127_191)
         assert f"{start['max_concurrency']:.2f}" == "15.53"
-        assert (start["max_sequences"], start["fits"]) == (15, True)
+        assert (start["max_sequences"], start["fits"]) == (15, False)  # 1,024 states, 295 blocks
         assert start["overhead_bytes"] == 15 * GIB - 294 * 54_525_952
-        assert start["log"] == ["Available KV cache memory: 15.0 GiB", LOGGED]
+        assert start["log"][:2] == ["Available KV cache memory: 15.0 GiB", LOGGED]
+        assert start["log"][2].startswith("ValueError: max_num_seqs (1024) exceeds available Mamba")
+        bounded = one("plan", "qwen3.5-27b", *VLLM, "--kv-memory", "15GiB", "--max-num-seqs", "295")
+        assert bounded["start_up"]["fits"]
+        assert bounded["start_up"]["log"] == start["log"][:2]
 
     @pytest.mark.parametrize(
         ("settings", "expected"),
@@ -373,7 +377,8 @@ class TestTable:
         The log's line is the engine's own, and stays whole.
         """
         monkeypatch.setenv("COLUMNS", "80")
-        lines = call("plan", name, *VLLM, "--kv-memory", "40GiB").out.splitlines()
+        asked = ("plan", name, *VLLM, "--kv-memory", "40GiB", "--max-num-seqs", "64")
+        lines = call(*asked).out.splitlines()
         heads = [line for line in lines if line.split()[:2] == ["group", "layers"]]
 
         log = [line for line in lines if line.startswith("GPU KV cache size: ")]

@@ -88,8 +88,7 @@ def fit_devices(
 
     @cache
     def at(size: int) -> list[Context]:
-        given = settings.ctx_given and size == settings.cells.total
-        return contexts(deployment if given else sized(deployment, size))
+        return contexts(_with_context(deployment, settings, size))
 
     cells = settings.cells
     longest = trained(model) * (1 if cells.unified else cells.sequences)
@@ -110,7 +109,8 @@ def _ends(model: ModelSpec, deployment: Deployment, settings: Settings) -> Itera
         def compute(size: int, most: bool = most) -> tuple[int, ...]:
             if settings.compute:
                 return settings.compute
-            buffer = _buffer(model, sized(deployment, size), padded=isinstance(gpu, GpuSpec))
+            asked = _with_context(deployment, settings, size)
+            buffer = _buffer(model, asked, padded=isinstance(gpu, GpuSpec))
             return () if buffer is None else (buffer[most],)
 
         free = placing.free
@@ -215,6 +215,15 @@ def fit_convention(found: Fitted | None, deployment: Deployment) -> tuple[str, .
     if found is None or "device_memory" in deployment.engine_args:
         return ()
     return ("A GPU's memory counts as free but for what its driver keeps; nothing else is on it.",)
+
+
+def _with_context(deployment: Deployment, settings: Settings, size: int) -> Deployment:
+    """Return a deployment with a context of so many tokens.
+
+    As it is where it has them: ollama gives them in words of its own.
+    """
+    given = settings.ctx_given and size == settings.cells.total
+    return deployment if given else sized(deployment, size)
 
 
 def sized(deployment: Deployment, size: int) -> Deployment:

@@ -165,10 +165,18 @@ def _of_sequences(question: Question, n: int) -> Change:
 
 def _slots_change(question: Question) -> Callable[[int], Change]:
     """Return llama.cpp's settings for n slots: its context is all of theirs together."""
-    from kvcalc.engines.llamacpp.args import full_name  # only its questions need it
+    from kvcalc.engines.llamacpp.args import OLLAMA, full_name  # only its questions need it
     from kvcalc.engines.llamacpp.settings import resolve
 
     deployment = question.deployment
+    own = {key: full_name(key) for key in deployment.engine_args}
+    if any(name in OLLAMA for name in own.values()):
+        before: dict[str, Any] = {key: None for key, name in own.items() if "num_parallel" in name}
+        return lambda n: Change(
+            f"{format_number_of(n, 'sequence')} at once",
+            {"max_num_seqs": None},
+            {**before, "ollama_num_parallel": n},
+        )
     settings = resolve(question.model, deployment, [])
     given = {full_name(key): key for key in deployment.engine_args}
     told = "parallel" in given or deployment.max_num_seqs is not None

@@ -172,7 +172,7 @@ def test_left_padding_and_copies_are_told() -> None:
         ({"nbits": 4}, "unknown setting of mlx-lm 'nbits'"),
         ({"kv_bits": 7}, "does not quantise to 7 bits"),
         ({"kv_bits": 4, "kv_group_size": 16}, "no groups of 16"),
-        ({"kv_group_size": 64}, "say nothing without kv_bits"),
+        ({"kv_group_size": 64}, "has no effect without kv_bits"),
         ({"kv_bits": "a"}, "kv_bits is 'a'"),
         ({"prefill_step_size": 500}, "only multiples of 256"),
         ({"prompt_tokens": 9000}, "more than the maximum"),
