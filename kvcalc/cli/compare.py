@@ -20,6 +20,7 @@ from kvcalc.cli.options import (
 )
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
+from kvcalc.core.capacity import short_of
 from kvcalc.core.compare import compare
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count
@@ -89,8 +90,11 @@ def _does_not_start(plan: CachePlan, memory: int) -> Iterator[str]:
             f" {format_count(found.max_model_len_served)} tokens"
         )
     elif not found.starts:
-        yield (
-            f"{plan.model}: {plan.engine} does not start with {format_count(memory)} B: one"
-            f" sequence of {format_count(plan.max_model_len)} needs"
+        short = short_of(plan, memory) if found.needed_bytes <= memory else None
+        why = (
+            f"one sequence of {format_count(plan.max_model_len)} needs"
             f" {format_count(found.needed_bytes)} B"
+            if short is None
+            else short[0].told(short[1])
         )
+        yield f"{plan.model}: {plan.engine} does not start with {format_count(memory)} B: {why}"

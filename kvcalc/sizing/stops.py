@@ -48,7 +48,8 @@ def _refused(worked: Worked, end: End) -> Iterator[tuple[str, str]]:
     plan, budgets = worked.plan, worked.budgets(end)
     least = least_of(budgets)
     if least is not None and least < 1:
-        yield "no-memory-for-blocks", f"{format_bytes(least)} are left for the cache"
+        short = f": {format_bytes(-least)} are missing" if least < 0 else ""
+        yield "no-memory-for-blocks", f"nothing is left for the cache{short}"
         return
     stopped = worked.stopped(end)
     if stopped is not None:

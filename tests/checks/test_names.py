@@ -76,7 +76,7 @@ def test_devices() -> None:
     ("name", "preset"),
     [
         ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
-        ("hf://Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
+        ("hf://Qwen/Qwen2.5-7B", "qwen2.5-7b"),
         ("META-LLAMA/LLAMA-3.1-8B", "llama-3.1-8b"),
         ("llama-3.1-8b", "llama-3.1-8b"),
     ],
@@ -84,6 +84,14 @@ def test_devices() -> None:
 def test_models(name: str, preset: str) -> None:
     """A repository that a preset has among its aliases is that preset."""
     assert Models().find(name)[0] == load_model_preset(preset).spec
+
+
+def test_a_variant_keeps_what_is_its_own() -> None:
+    """Qwen2.5-7B-Instruct is Qwen2.5-7B with a maximum of its own."""
+    found = Models().find("hf://Qwen/Qwen2.5-7B-Instruct")[0]
+    base = load_model_preset("qwen2.5-7b").spec
+    assert found.max_position_embeddings == 32768
+    assert (found.layers, found.size) == (base.layers, base.size)
 
 
 @pytest.mark.parametrize(

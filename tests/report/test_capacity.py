@@ -110,9 +110,9 @@ class TestLlamaCpp:
         assert sum(b["num_gpus"] for b in found["budget"]) == found["deployment"]["num_gpus"]
 
 
-def test_a_release_whose_models_were_not_looked_up() -> None:
-    """A Yes says at once what nobody looked up."""
-    old = (*LLAMA, "--engine", "vllm", "--engine-version")
-    (verdict,) = [line for line in shown(*old, "0.6.3") if line.startswith("Yes")]
-    assert verdict.endswith("But whether 0.6.3 serves the architecture was not looked up.")
-    assert "looked up" not in "\n".join(shown(*old, "0.8.5"))
+def test_what_may_not_be_served() -> None:
+    """A Yes says at once what is in doubt of it."""
+    asked = ("--engine", "tensorrt-llm", "--gpu", "h100-80gb", "--max", "2048")
+    (verdict,) = [line for line in shown("mpt-7b", *asked) if line.startswith("Yes")]
+    assert " But TensorRT-LLM's PyTorch backend has no MptForCausalLM of its own" in verdict
+    assert " But " not in "\n".join(shown("llama-3.1-8b", *asked))
