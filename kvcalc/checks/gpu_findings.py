@@ -36,7 +36,7 @@ _MORE_SHM = {
     "systemd": "add --ipc=host, or --shm-size 16g",
     "quadlet": "add ShmSize=16g, or PodmanArgs=--ipc=host",
 }
-_MORE_SHM_OF_POD = "mount an emptyDir with medium: Memory at /dev/shm"
+_MORE_SHM_OF_POD = "mount an emptyDir with medium: Memory at /dev/shm, of no sizeLimit or of 16Gi"
 _OF_RANKS = ("_parallel_size", "tp_size", "pp_size", "dp_size", "nnodes")
 """How the names of settings end that say how many ranks there are."""
 

@@ -44,7 +44,7 @@ _IN_TURN = {
 }
 _WAIT = (
     "wait until one answers before the next is started:"
-    " until curl -sf localhost:8000/health; do sleep 5; done"
+    " until curl -sf localhost:PORT/health; do sleep 5; done"
 )
 """How servers are started one after another, by their carrier; in a script otherwise."""
 

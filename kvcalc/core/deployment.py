@@ -214,9 +214,15 @@ class Deployment(Value, frozen=True, kw_only=True):
 
         Raises:
             UnsupportedError: the first such setting.
-            NotModelledError: one of speculation, which every engine has in some way.
+            NotModelledError: one of speculation, which every engine has in some way; the GPU,
+                which is no engine's setting.
         """
         for name in self.changed():
+            if name not in known and name == "gpu":
+                raise NotModelledError(
+                    f"what {engine} leaves of a GPU for the cache is not modelled",
+                    hint="give the cache's memory itself: --kv-memory",
+                )
             if name not in known and name in _OF_SPECULATION and engine != _NO_ENGINE:
                 raise NotModelledError(
                     f"tokens that are proposed ahead are not modelled for {engine} ({name})",

@@ -339,10 +339,18 @@ def memory_limit(text: str, line: int, *, decimal: bool = False) -> MemoryLimit 
 
 
 def shm_of_pod(pod: Node, container: Node) -> int | None:
-    """Return the size of a container's own /dev/shm; None where a volume or the host gives it."""
+    """Return the size of a container's own /dev/shm, or of a small volume that is mounted there.
+
+    None where the host gives it, or a volume whose size nobody limits.
+    """
     mounts = [each for each in container.get("volumeMounts").items if "mountPath" in each]
     if pod.get("hostIPC").is_true or any(not each.get("mountPath").text for each in mounts):
         return None
-    if any(each.get("mountPath").text.rstrip("/") == SHM for each in mounts):
-        return None
+    for each in mounts:
+        if each.get("mountPath").text.rstrip("/") == SHM:
+            volumes = pod.get("volumes").items
+            named = (one for one in volumes if one.get("name").text == each.get("name").text)
+            limit = next(named, each).get("emptyDir", "sizeLimit")
+            found = memory_limit(limit.text, limit.line, decimal=True) if limit.is_text else None
+            return None if found is None else found.bytes
     return DEFAULT_SHM

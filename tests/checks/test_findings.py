@@ -440,6 +440,8 @@ QUADLET = (
     f"[Container]\nImage=vllm/vllm-openai:v0.33.0\nAddDevice=nvidia.com/gpu=all\n{{}}\nExec={SHM}\n"
 )
 MOUNTED = "volumeMounts: [{name: m, mountPath: /dev/shm}]"
+LIMITED = "volumes: [{{name: m, emptyDir: {{medium: Memory, sizeLimit: {}}}}}]"
+IN_POD = POD.replace("{mounts}", MOUNTED.replace("{", "{{").replace("}", "}}"))
 MEMORIES = [
     ("x.sh", DOCKER, "", 2, "--shm-size"),
     ("x.sh", DOCKER, "", 1, ""),
@@ -462,7 +464,11 @@ MEMORIES = [
     ("x.yaml", POD, "", 2, "medium: Memory"),
     ("x.yaml", POD, "", 1, ""),
     ("x.yaml", POD, "hostIPC: true", 2, ""),
-    ("x.yaml", POD.replace("{mounts}", MOUNTED.replace("{", "{{").replace("}", "}}")), "", 2, ""),
+    ("x.yaml", IN_POD, "", 2, ""),
+    ("x.yaml", IN_POD, "volumes: [{name: m, emptyDir: {medium: Memory}}]", 2, ""),
+    ("x.yaml", IN_POD, LIMITED.format("64Mi"), 2, "of no sizeLimit"),
+    ("x.yaml", IN_POD, LIMITED.format("64M"), 2, "of no sizeLimit"),
+    ("x.yaml", IN_POD, LIMITED.format("16Gi"), 2, ""),
     ("x.container", QUADLET, "", 2, "ShmSize"),
     ("x.container", QUADLET, "ShmSize=8g", 2, ""),
     ("x.container", QUADLET, "PodmanArgs=--ipc=host", 2, ""),

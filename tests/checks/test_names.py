@@ -77,6 +77,7 @@ def test_devices() -> None:
     [
         ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
         ("hf://Qwen/Qwen2.5-7B", "qwen2.5-7b"),
+        ("hf://Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
         ("META-LLAMA/LLAMA-3.1-8B", "llama-3.1-8b"),
         ("llama-3.1-8b", "llama-3.1-8b"),
     ],

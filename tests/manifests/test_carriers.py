@@ -146,6 +146,60 @@ def test_config_maps_are_environment_and_files() -> None:
     assert found.attached["/etc/e/engine.yaml"].line == 6
 
 
+STARTED = """
+    kind: ConfigMap
+    metadata: {{name: c}}
+    data:
+      start.sh: |
+        {first}
+        exec vllm serve $MODEL --max-model-len 4096 "$@"
+    ---
+    kind: Pod
+    metadata: {{name: p}}
+    spec:
+      containers:
+        - image: vllm/vllm-openai:v0.11.0
+          {command}
+          env: [{{name: MODEL, value: org/name}}]
+          volumeMounts: [{{name: v, mountPath: /s}}]
+          resources: {{limits: {{nvidia.com/gpu: 1}}}}
+      volumes: [{{name: v, configMap: {{name: c}}}}]
+    """
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("command: [sh, /s/start.sh]", ""),
+        ("command: [/s/start.sh, --port, '1']", " --port 1"),
+        ("command: [bash, -ex]\n          args: [/s/start.sh, --port, '1']", " --port 1"),
+        ("command: [/bin/sh, -c, /s/start.sh --port 1]", " --port 1"),
+        ("command: [sh, -c, exec bash /s/start.sh]", ""),
+        ("command: [sh, -c, . /s/start.sh]", ""),
+    ],
+)
+def test_a_mounted_script_is_run(command: str, more: str) -> None:
+    """By a shell, by its path, or out of a script of one command: with what it is given."""
+    found = one(STARTED.format(command=command, first="#!/bin/sh"))
+
+    assert said(found) == f"vllm serve org/name --max-model-len 4096{more}"
+    assert [word.line for word in found.words if word.text == "4096"] == [6]
+
+
+@pytest.mark.parametrize(
+    ("command", "first"),
+    [
+        ("command: [/s/start.sh]", "set -e"),  # neither a program nor a script by its first line
+        ("command: [cat, /s/start.sh]", "#!/bin/sh"),
+        ("command: [sh, /other/start.sh]", "#!/bin/sh"),
+    ],
+)
+def test_a_mounted_file_that_is_not_run_starts_nothing(command: str, first: str) -> None:
+    assert not [
+        each for each in read(STARTED.format(command=command, first=first)) if "serve" in said(each)
+    ]
+
+
 @pytest.mark.parametrize(
     ("resources", "expected"),
     [

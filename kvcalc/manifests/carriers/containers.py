@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
 
 from kvcalc.core.errors import printable
 from kvcalc.manifests.carriers.context import Context
@@ -61,7 +62,8 @@ def of_pod(
         findings += list(mistyped(container)) if typed else []
         env = {**(extra or {}), **environment(container, context)}
         likely = bool(gpu.devices or gpu.every or gpu.fraction)
-        launches, _ = prepared(container, context, env, likely=likely, closed=closed)
+        files = _files(container, pod, context)
+        launches, _ = prepared(container, context, env, likely=likely, closed=closed, files=files)
         read += [(container, each, [*findings, *each.findings], gpu) for each in launches]
     if len(asking) > 1:
         names = " and ".join(c.get("name").text or "one" for c in asking[:3])
@@ -128,6 +130,7 @@ def prepared(
     *,
     likely: bool,
     closed: bool = True,
+    files: Mapping[str, Attached] | None = None,
 ) -> tuple[list[Launch], list[Word]]:
     """Return the servers that a container starts, and the words of its command.
 
@@ -137,6 +140,7 @@ def prepared(
         env: its environment.
         likely: it asks for devices.
         closed: its environment is all in the file.
+        files: what is mounted into it, by path: one of them may be the script that it runs.
     """
     raw = [*context.words(container.get("command")), *context.words(container.get("args"))]
     nodes = _nodes(container)
@@ -149,8 +153,11 @@ def prepared(
         else:
             words.append(kubelet(unexpanded(word, findings, "$({})") if script < 0 else word, env))
     node = nodes[script] if 0 <= script < len(nodes) else None
+    mounted = _mounted(words, script, files or {})
+    if mounted:
+        node, script = None, 2
     launches = of_container(
-        words,
+        mounted or words,
         image_of_node(container, context),
         env,
         context.place,
@@ -180,6 +187,25 @@ def _script_at(words: Sequence[Word]) -> int:
         if not word.text.startswith(("-", "+")):
             return at if any(re.fullmatch(r"-\w*c\w*", w.text) for w in words[1:at]) else -1
     return -1
+
+
+def _mounted(words: Sequence[Word], script: int, files: Mapping[str, Attached]) -> list[Word]:
+    """Return a command with the mounted script that it runs in its place, behind a shell's -c.
+
+    It is run by a shell, by its path alone, or from a script of one command; [] where none is.
+    """
+    whole = list(words)
+    if script >= 0:
+        alone = words[script]
+        whole = [alone._replace(text=text) for text in alone.text.split()]
+    run = whole
+    while run and (run[0].text in ("exec", "source", ".") or SHELL.fullmatch(run[0].text)):
+        run = list(dropwhile(lambda word: word.text.startswith(("-", "+")), run[1:]))
+    file = files.get(run[0].text) if run else None
+    if file is None or (run is whole and not file.text.startswith("#!")):
+        return []
+    body = Word(file.text, file.line)
+    return [Word("sh", run[0].line), Word("-c", run[0].line), body, *run]
 
 
 def image_of_node(container: Node, context: Context) -> Word | None:

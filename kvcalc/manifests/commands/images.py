@@ -52,7 +52,7 @@ _NUMBER = r"(\d+\.\d+(?:\.\d+)?(?:\.\d+)?(?:\.?(?:post|rc|dev)\d+)?)"
 _RELEASE = re.compile(
     r"(?:^|[^0-9.])v?(\d+\.\d+\.\d+(?:\.\d+)?(?:\.?(?:post|rc|dev)\d+)*)(?![0-9.])", re.ASCII
 )
-_LEADING = re.compile(r"v?(\d+\.\d+\.\d+(?:\.?(?:post|rc|dev)\d+)?)(?!\d)", re.ASCII)
+_LEADING = re.compile(r"v?(\d+\.\d+(?:\.\d+(?:\.?(?:post|rc|dev)\d+)?)?)(?!\d)", re.ASCII)
 _BUILD = re.compile(r"(?:^|-)(b\d{4,6})(?=$|[^0-9])", re.ASCII)
 _NAMED = re.compile(rf"vllm[-_]?v?{_NUMBER}|v?{_NUMBER}[-_+]gaudi", re.ASCII | re.IGNORECASE)
 _UNRELEASED = re.compile(r"(?:^|[-_.])(nightly|main|master|dev|edge)(?=$|[-_.])", re.ASCII)

@@ -132,6 +132,7 @@ OWN = [
      "vllm", "0.8.4"),
     ("763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.11.2-gpu-py312-cu129-ubuntu22.04",
      "vllm", "0.11.2"),
+    ("public.ecr.aws/deep-learning-containers/vllm:0.11-gpu-py312", "vllm", "0.11"),
     ("public.ecr.aws/neuron/pytorch-inference-vllm-neuronx:0.21.0.1.0.0-neuronx-py313-sdk2.31.0",
      "vllm", "0.21.0"),
     ("rocm/vllm:rocm6.4.1_vllm_0.9.1_20250715", "vllm", "0.9.1"),
@@ -145,6 +146,8 @@ OWN = [
     ("registry.example/team/vllm:2.3.1", "vllm", None),
     ("registry.example/team/vllm:0.9.2", "vllm", "0.9.2"),
     ("quay.io/ascend/vllm-ascend:v0.9.1rc1", "vllm-ascend", None),
+    ("kserve/huggingfaceserver:v0.15.2-gpu", "vllm", None),
+    ("runpod/worker-v1-vllm:v2.7.0", "vllm", None),
 ]  # fmt: skip
 
 
