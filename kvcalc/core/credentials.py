@@ -23,13 +23,16 @@ _USER = re.compile(r"[^/?#@]*@|[^/?#@:]*:(?!\d{1,5}(?:[/?#]|$))[^@]*(?:@|…$)")
 _KEY = (
     r"(?:api[_-]?key|secret|passw(?:or)?d|passphrase|private[_-]?key|access[_-]?key"
     r"|(?:hf|hub|auth|access|api|bearer|session|refresh|client|admin|id|github|gitlab|wandb)"
-    r"[_-]?token|authorization)"
+    r"[_-]?token(?!iz)|authorization)"
 )
 _IS = r"\\?['\"]?[ \t]{0,4}[:=][ \t]{0,4}"
 _VALUE = (
     r"(?!(?:None|null|true|false|VALUE|\*\*\*)\b)(?:\[[^\]\n]{0,2000}\]?|\\?\"[^\"\n]{0,2000}\"?"
     r"|'[^'\n]{0,2000}'?|[^\s,;&'\"(){}\[\]]{1,2000})"
 )
+_SPACE = r"['\"]?,?[ \t]{1,4}"
+_NUMBER = r"\d{1,9}(?:\.\d{1,9})?(?![\w.])"
+"""What --bytes-per-token and its like are followed by."""
 _ANY_CASE = re.IGNORECASE
 _HELD = (
     re.compile(
@@ -39,9 +42,12 @@ _HELD = (
     re.compile(rf"((?<![\w#-])token(?:\\?['\"][ ]?:[ ]?|=)){_VALUE}", _ANY_CASE),
     re.compile(rf"((?:(?<=_)|(?<![\w-]))(?:TOKEN|PASS|PWD|KEY|AUTH){_IS}){_VALUE}"),
     re.compile(
-        rf"((?:--[a-z-]{{0,40}}?(?:{_KEY}|token|-pass)[a-z-]{{0,40}}|-hft)['\"]?,?[ \t]{{1,4}})"
+        rf"((?:--[a-z-]{{0,40}}?(?:{_KEY}[a-z-]{{0,40}}|-pass(?![a-z-]))|-hft){_SPACE})"
         rf"(?!-){_VALUE}",
         _ANY_CASE,
+    ),
+    re.compile(
+        rf"(--[a-z-]{{0,40}}?(?<![a-z])token(?![a-z-]){_SPACE})(?!-|{_NUMBER}){_VALUE}", _ANY_CASE
     ),
     re.compile(r"(\b(?:bearer|basic)[ \t]{1,4})[\w.~+/=-]{8,2000}", _ANY_CASE),
     re.compile(

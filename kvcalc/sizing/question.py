@@ -130,8 +130,9 @@ def _worked(question: Question) -> Worked:
     middles = tuple((low + high) // 2 for low, high in zip(lows, highs, strict=True))
     cards = _on_cards(found, counted)
     barred = _moves_too_much(question, found)
-    if not cards and deployment.engine == "llama.cpp" and not found.moved_bytes:
-        barred = _weights_alone(question, deployment)
+    if not cards and deployment.engine == "llama.cpp":
+        alone = _context_alone if found.moved_bytes else _weights_alone
+        barred = barred or alone(question, deployment)
     return Worked(found, memory, lows, middles, highs, each, cards, gpu, barred, long, own)
 
 
@@ -192,6 +193,24 @@ def _moves_too_much(question: Question, found: CachePlan) -> Refusal | None:
         return None
     moved = format_bytes(found.moved_bytes)
     return Refusal(f"{found.engine} moves {moved} of the weights to the host", found.moved_bytes)
+
+
+def _context_alone(question: Question, deployment: Deployment) -> Refusal | None:
+    """Return why llama.cpp cannot use a GPU of which all layers have moved to the host."""
+    from kvcalc.engines.llamacpp.terms import driver_term  # only its questions need it
+
+    gpu = deployment.gpu
+    if not isinstance(gpu, GpuSpec):
+        return None
+    least = driver_term(gpu).low_bytes
+    seen = left_free(gpu, question.free_bytes).high_bytes
+    if least <= seen:
+        return None
+    return Refusal(
+        f"the driver's context alone takes at least {format_bytes(least)}, and"
+        f" {format_bytes(seen)} of {gpu.name} are free",
+        least - seen,
+    )
 
 
 def _weights_alone(question: Question, deployment: Deployment) -> Refusal | None:

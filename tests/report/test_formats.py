@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kvcalc.core.credentials import without_credentials
 from kvcalc.report import formats
 from kvcalc.report.formats import COMMON, OWN, Answer, names, render
 from tests.cli.harness import call, rows_of
@@ -286,3 +287,19 @@ def test_what_is_read(what: str, form: str) -> None:
         assert WORD not in shown
     if form == "json" and outcome.out:
         assert WORD not in json.dumps(outcome.document)
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--max-num-batched-tokens 2048 passes",
+        "--swa-full-tokens-ratio 0.002",
+        "--bytes-per-token 131072",
+        "--tokenizer org/name --tokenizer-mode auto",
+        "--long-prefill-token-threshold 4096",
+        "--hf-tokenizer-config-path a.json",
+        "--engine-arg NAME:KEY=VALUE",
+    ],
+)
+def test_settings_are_no_credentials(text: str) -> None:
+    """A cure whose number is masked is no cure."""
+    assert without_credentials(text) == text
