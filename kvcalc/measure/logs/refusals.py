@@ -55,6 +55,9 @@ _CURES: dict[str, tuple[_Cure, ...]] = {
     "encoder-over-step": (
         _Cure("max_num_batched_tokens", "item_tokens", "a step that takes a whole input"),
     ),
+    "length-over-model": (
+        _Cure("max_model_len", "longest_of_model", "the longest of the model's own config"),
+    ),
     "threshold-over-length": (_Cure("long_prefill_token_threshold", "max_model_len"),),
     "active-over-sequences": (_Cure("max_num_active_seqs", "max_num_seqs"),),
     "proposals-not-divided": (

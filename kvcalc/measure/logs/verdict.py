@@ -80,8 +80,10 @@ def ended(
     if start.refused is not None:
         code, text = start.refused
         reason = whole(text)
-        clause = f"did not start: {reason.rstrip('.')}"
-        return End("refused", clause, reason, sizes=code in _OF_BLOCKS, code=code)
+        known = known_of(text)
+        clause = f"did not start: {(known and known.cause) or reason.rstrip('.')}"
+        cure = "" if known is None else known.cure
+        return End("refused", clause, reason, sizes=code in _OF_BLOCKS, code=code, cure=cure)
     sized = was_sized(start, facts)
     ending = start.ending
     ready = start.ready or (sized and ending.served)

@@ -96,7 +96,7 @@ _SPLIT = (
 
 _CHOICES = (
     _refuses("derived max_model_len", "max_model_len (<max_model_len:tokens>) is greater than the"
-             " derived max_model_len (<length_key:word>", says="length-over-model"),
+             " derived max_model_len (<length_key:word>=<longest_of_model:count>[.0] ", says="length-over-model"),
     _refuses("is only supported on GPUs", "Bfloat16 is only supported on GPUs with compute"
              " capability of at least 8.0", says="bfloat16-on-old-gpu"),
     _refuses("does not support float16", "does not support float16. Reason",

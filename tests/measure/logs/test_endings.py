@@ -131,7 +131,7 @@ def test_the_reason_of_a_validation_and_its_cure() -> None:
     )
 
     assert found.failure is not None
-    assert found.failure.startswith("ModelConfig: User-specified max_model_len (262144) is greater")
+    assert found.failure.startswith("User-specified max_model_len (262144) is greater")
     assert "[type=" not in found.failure
     assert any(cure.startswith("--max-model-len 131072:") for cure in found.cures)
 
