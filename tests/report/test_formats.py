@@ -288,6 +288,7 @@ def test_what_is_read(what: str, form: str) -> None:
     if form == "json" and outcome.out:
         assert WORD not in json.dumps(outcome.document)
 
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -96,6 +96,8 @@ _WORDS: dict[str, str] = {
     "adapter-rank": "the next larger --max-lora-rank of those that the line lists",
     "swap-over-host": "a smaller --swap-space (0 keeps none)",
     "no-attention-backend": "another --kv-cache-dtype, no --block-size, no --attention-backend",
+    "cpu-offload-groups": "no --cpu-offload-gb, or vLLM 0.20.0 or later",
+    "unserved-model": "a newer release of the engine, or another engine",
     "memory-freed-meanwhile": "start again once nothing else starts or ends on the GPU",
 }
 """Refusal that no figure of the log lifts -> what to do."""

@@ -96,7 +96,12 @@ _SPLIT = (
 
 _CHOICES = (
     _refuses("derived max_model_len", "max_model_len (<max_model_len:tokens>) is greater than the"
-             " derived max_model_len (<length_key:word>=<longest_of_model:count>[.0] ", says="length-over-model"),
+             " derived max_model_len (<length_key:word>=<longest_of_model:count>[.0] ",
+             says="length-over-model"),
+    _refuses("are not supported for now", "Model architectures \\['<architecture:quoted>'… are"
+             " not supported for now", says="unserved-model"),
+    _refuses("re-initialize the input batch", "Cannot re-initialize the input batch when CPU"
+             " weight offloading is enabled", says="cpu-offload-groups"),
     _refuses("is only supported on GPUs", "Bfloat16 is only supported on GPUs with compute"
              " capability of at least 8.0", says="bfloat16-on-old-gpu"),
     _refuses("does not support float16", "does not support float16. Reason",

@@ -106,7 +106,7 @@ def test_steps_that_overlap(at: str, method: str, steps: int) -> None:
     draft: dict[str, Any] = (
         {"draft_model": _DRAFT} if method in ("dflash", "dspark", "draft_model") else {}
     )
-    found = _plan(model, at, method, max_num_batched_tokens=1000, **draft)
+    found = _plan(model, at, method, max_num_batched_tokens=1000, max_num_seqs=64, **draft)
     (rule,) = {group.rule for group in found.rank.groups() if not isinstance(group.rule, Grow)}
     assert rule.in_flight == 1000 * steps
 

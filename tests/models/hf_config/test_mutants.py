@@ -96,6 +96,7 @@ SMALL: dict[str, Config] = {
     | {"head_dim": 64, "qk_rope_head_dim": 8, "sliding_window": 32, "index_head_dim": 128}
     | {"compress_ratios": [0, 4, 128, 4, 0], "num_nextn_predict_layers": 1},
     "dense": WINDOW | {"layer_types": MIXED, "num_mtp_layers": 1},
+    "dflash": WINDOW | {"layer_types": MIXED, "dflash_config": {"swa_window_size": 16}},
     "encoder_decoder": {
         "d_model": 96,
         "decoder_layers": 4,
