@@ -103,7 +103,7 @@ def run(device: Any, question: Question, **more: Any) -> ProbeLog:
 REFUSED = {
     *(("qwen3.5-27b", engine) for engine in ("tensorrt-llm", "tgi")),
     *(("jamba-v0.1", engine) for engine in ("sglang", "tensorrt-llm", "lmdeploy", "tgi")),
-    *(("opt-13b", engine) for engine in ("llama.cpp", "tgi")),
+    *(("opt-13b", engine) for engine in ("llama.cpp", "tgi", "lmdeploy")),
     ("deepseek-v3.2", "tgi"),
 }
 """Models that an engine has no cache for; its own tests say so too."""

@@ -10,7 +10,14 @@ from kvcalc.core.logs import Fact, Predicted
 from kvcalc.core.units import format_bytes
 from kvcalc.measure.logs.predict import agrees, span_text
 
-__all__ = ["REFUSALS", "beyond_weights", "failure", "highest_share", "least_fraction"]
+__all__ = [
+    "REFUSALS",
+    "beyond_weights",
+    "explained",
+    "failure",
+    "highest_share",
+    "least_fraction",
+]
 
 _Facts = Mapping[str, Fact]
 
@@ -39,6 +46,12 @@ def failure(
     if "stopped" in flags:
         return "the engine stopped; the log that is here does not tell why"
     return "the start failed" if "failed" in flags else None
+
+
+def explained(engine: str, code: str, facts: _Facts, found: Mapping[str, Predicted]) -> str:
+    """Return what a refusal means, with the arithmetic; "" where its own words say it."""
+    told = dict(REFUSALS).get(code)
+    return "" if told is None else told(engine, facts, found)
 
 
 def _printed(facts: _Facts, name: str, otherwise: str = "an unknown size") -> str:

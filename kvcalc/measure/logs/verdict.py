@@ -9,7 +9,7 @@ from kvcalc.core.logs import Difference, Fact, LoggedTerm, Outcome, Predicted
 from kvcalc.core.units import format_bytes
 from kvcalc.measure.logs.errors import shortened, whole
 from kvcalc.measure.logs.explain import MAY_BE
-from kvcalc.measure.logs.failure import REFUSALS, beyond_weights, failure
+from kvcalc.measure.logs.failure import REFUSALS, beyond_weights, explained, failure
 from kvcalc.measure.logs.known_errors import known_of
 from kvcalc.measure.logs.oom import judged
 from kvcalc.measure.logs.phases import PHASES
@@ -81,7 +81,9 @@ def ended(
         code, text = start.refused
         reason = whole(text)
         known = known_of(text)
-        clause = f"did not start: {(known and known.cause) or reason.rstrip('.')}"
+        why = explained(start.engine, code, facts, told)
+        why = why or (known.cause if known is not None else "") or reason.rstrip(".")
+        clause = f"did not start: {why}"
         cure = "" if known is None else known.cure
         return End("refused", clause, reason, sizes=code in _OF_BLOCKS, code=code, cure=cure)
     sized = was_sized(start, facts)
@@ -203,8 +205,11 @@ def _told_with_phase(start: Start) -> str:
     return f"an error while {PHASES[start.ended_at]}, of which the log that is here cuts the reason"
 
 
-_OF_BLOCKS = ("sequences-over-state-blocks", "graphs-over-state-blocks")
-"""Refusals of too few blocks: settings that buy room are to the point."""
+_OF_BLOCKS = (
+    *("sequences-over-state-blocks", "graphs-over-state-blocks"),
+    "component-without-memory",
+)
+"""Refusals of too little memory: settings that buy room are to the point."""
 _CODES = {
     "others_hold": "share-not-free",
     "too_long": "length-over-cache",
