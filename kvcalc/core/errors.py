@@ -142,6 +142,8 @@ class UnavailableError(KvcalcError):
 
 def printable(text: str) -> str:
     """Escape what would break a line, move the cursor, or not encode as UTF-8."""
+    if text.isprintable():
+        return text
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
         for c in text

@@ -56,6 +56,19 @@ _ASKED = re.compile(
     re.IGNORECASE,
 )
 
+_BLANKS = re.compile(r"\s{2,}|[^\S ]")
+_NEEDLES = (
+    *("tried to allocate ", "kv cache is needed, which", "free memory on device ", "mib on device"),
+    *("failed to allocate ", "memory allocation of size ", "out of memory", "oom when allocating"),
+    *("attempting to reserve ", "attempting to allocate ", "asked with", "_out_of_memory"),
+    *("outofmemory", "errormemoryallocation", "out_of_device_memory", "outofdevicememory"),
+    "resource_exhausted",
+)
+"""One of these, in small letters, is in all that _ASKED finds, near both of its ends."""
+_NEAR = 80, 120
+_MOST_PLACES = 4_000
+"""Of one needle that are looked at: expressions cost a hundred times what needles do."""
+
 
 def read_oom(text: str, *, units: UnitSystem = "binary") -> OutOfMemory | None:
     """Return the verdict on the first out-of-memory text in a log; None where there is none.
@@ -98,8 +111,8 @@ def read_oom_file(
 
 def _texts(text: str) -> Iterator[OomText]:
     """Yield what can be read; words without figures only where no figures stand beside them."""
-    text = _CONTROL.sub("", text)
-    matches = list(islice(_ASKED.finditer(text), _MOST_READ))
+    text = _BLANKS.sub(" ", _CONTROL.sub("", text))
+    matches = list(islice(_asked(text), _MOST_READ))
     bare: OomText | None = None
     any_figures = False
     for number, match in enumerate(matches):
@@ -124,6 +137,25 @@ def _texts(text: str) -> Iterator[OomText]:
         yield read
     if bare is not None and not any_figures:
         yield bare
+
+
+def _asked(text: str) -> Iterator[re.Match[str]]:
+    """Yield what _ASKED finds, where one of the needles is near."""
+    small = text.lower()
+    if len(small) != len(text):  # a letter that is two in small
+        small = "".join(letter if len(letter.lower()) > 1 else letter.lower() for letter in text)
+    places: list[int] = []
+    for needle in _NEEDLES:
+        at, left = small.find(needle), _MOST_PLACES
+        while at >= 0 and left:
+            places.append(at)
+            at, left = small.find(needle, at + len(needle)), left - 1
+    before, behind = _NEAR
+    end = 0
+    for place in sorted(places):
+        for match in _ASKED.finditer(text, max(end, place - before), place + behind):
+            end = match.end()
+            yield match
 
 
 def _in_line(text: str) -> str:

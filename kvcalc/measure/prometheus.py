@@ -23,6 +23,11 @@ _LABEL = re.compile(
     r'[ \t]*([A-Za-z_][A-Za-z0-9_]*|"[^"\\]*(?:\\.[^"\\]*)*")[ \t]*'
     r'(?:=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"[ \t]*)?([,}])'
 )
+_PAIRS = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="([^"\\]*)",?')
+_OF_PAIRS = r'(?:[A-Za-z_][A-Za-z0-9_]*="[^"\\]*"(?:,|(?=\})))*'
+_PLAIN = re.compile(rf"({_NAME.pattern})(?:\{{({_OF_PAIRS})\}})? ([^ \t#]+)")
+"""A line as servers write them: nothing escaped or quoted but values, no time."""
+_LONGEST_LABEL = 1_000
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
 _WORDS = {
     "nan": float("nan"),
@@ -33,6 +38,7 @@ _WORDS = {
     "+infinity": float("inf"),
     "-infinity": float("-inf"),
 }
+_CLOSED = re.compile(r"[ \t]*\}")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"n": "\n", '"': '"', "\\": "\\"}
 _TYPES = frozenset(
@@ -165,6 +171,23 @@ def _comment(line: str, types: dict[str, str]) -> bool:
 
 
 def _sample(line: str, number: int) -> Sample:
+    plain = _PLAIN.fullmatch(line)
+    if plain is None:
+        return _any_sample(line, number)
+    name, told, value = plain.groups()
+    pairs = _PAIRS.findall(told or "")
+    labels = {key: text if len(text) <= _LONGEST_LABEL else _cut(text) for key, text in pairs}
+    if len(labels) < len(pairs):
+        raise _BadLineError("a label stands twice")
+    return Sample(name, labels, _number(value), None, number)
+
+
+def _cut(text: str) -> str:
+    """Return a label as far as anybody reads it."""
+    return text if len(text) <= _LONGEST_LABEL else f"{text[:_LONGEST_LABEL]}…"
+
+
+def _any_sample(line: str, number: int) -> Sample:
     rest = line.lstrip(" \t")
     found = _NAME.match(rest)
     name = found.group() if found else ""
@@ -190,8 +213,8 @@ def _sample(line: str, number: int) -> Sample:
 def _labels(text: str, into: dict[str, str]) -> tuple[str, str]:
     """Read labels in braces; return the quoted name among them, if any, and what follows."""
     quoted, at = "", 1
-    if text[at:].lstrip(" \t").startswith("}"):
-        return "", text[text.index("}") + 1 :]
+    if closed := _CLOSED.match(text, at):
+        return "", text[closed.end() :]
     while True:
         found = _LABEL.match(text, at)
         if found is None:
@@ -206,13 +229,12 @@ def _labels(text: str, into: dict[str, str]) -> tuple[str, str]:
         elif name in into:
             raise _BadLineError("a label stands twice")
         else:
-            into[name] = _unescaped(value)
+            into[name] = _cut(_unescaped(value))
         at = found.end()
         if end == "}":
             return quoted, text[at:]
-        tail = text[at:].lstrip(" \t")
-        if tail.startswith("}"):  # a comma may stand before the brace
-            return quoted, tail[1:]
+        if closed := _CLOSED.match(text, at):  # a comma may stand before the brace
+            return quoted, text[closed.end() :]
 
 
 def _unescaped(text: str) -> str:

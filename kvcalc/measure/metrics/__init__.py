@@ -12,7 +12,7 @@ from kvcalc.core.server_metrics import ServerMetrics, WasteNow, said_name
 from kvcalc.core.units import format_count, format_number_of, format_ratio
 from kvcalc.measure.metrics import llamacpp, sglang, tensorrt_llm, tgi, vllm
 from kvcalc.measure.metrics.series import Series
-from kvcalc.measure.prometheus import Page, Sample, parse
+from kvcalc.measure.prometheus import Page, parse
 from kvcalc.models.text import printable
 
 __all__ = ["Reading", "judged", "read_metrics"]
@@ -62,20 +62,21 @@ def read_metrics(text: str, *, strict: bool = False, where: str = "") -> Reading
     servers: list[ServerMetrics] = []
     settings: list[dict[str, str]] = []
     refused: dict[str, str] = {}
+    names = dict.fromkeys(sample.name for sample in page.samples)
     for prefix, reader in _READERS.items():
-        own = [sample for sample in page.samples if _has(sample, prefix)]
-        if not own:
+        mine = {name for name in names if name.replace(":", "_").startswith(prefix)}
+        if not mine:
             continue
-        series = Series(own, refused)
+        series = Series((s for s in page.samples if s.name in mine), refused)
         found = reader(series)
         servers += found
-        settings += [
-            vllm.settings(series, one.replica) if one.engine == "vllm" else {} for one in found
-        ]
+        is_vllm = bool(found) and found[0].engine == "vllm"
+        replicas = [one.replica for one in found]
+        settings += vllm.settings(series, replicas) if is_vllm else [{} for _ in found]
     if not servers:
-        names = list(dict.fromkeys(sample.name for sample in page.samples))[:_MOST_NAMES]
+        some = list(names)[:_MOST_NAMES]
         raise InputError(
-            f"no metrics of an engine that is known, but {', '.join(map(printable, names))}, ...",
+            f"no metrics of an engine that is known, but {', '.join(map(printable, some))}, ...",
             where=where,
             hint="known: vLLM, SGLang, llama-server, TGI, TensorRT-LLM (trtllm-serve has it at"
             " /prometheus/metrics)",
@@ -92,10 +93,6 @@ def read_metrics(text: str, *, strict: bool = False, where: str = "") -> Reading
         for name, what in list(refused.items())[:_MOST_REFUSED]
     ]
     return Reading(tuple(servers), tuple(settings), tuple(warnings))
-
-
-def _has(sample: Sample, prefix: str) -> bool:
-    return sample.name.replace(":", "_").startswith(prefix)
 
 
 def _no_page(text: str, page: Page, where: str) -> InputError:

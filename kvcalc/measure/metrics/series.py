@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Self
 
+from kvcalc.core.errors import InputError
+from kvcalc.core.units import format_count
+from kvcalc.core.values import MAX_RANKS
 from kvcalc.measure.prometheus import Sample
 from kvcalc.models.text import printable
 
@@ -98,6 +101,11 @@ class Series:
         samples = (s for found in self._by_name.values() for s in found if keep(s))
         return type(self)(samples, self.refused)
 
+    def samples(self) -> Iterator[Sample]:
+        """Yield all samples."""
+        for found in self._by_name.values():
+            yield from found
+
     def labels(self, name: str) -> list[dict[str, str]]:
         """Return the labels of each sample of a metric."""
         return [sample.labels for sample in self.all(name)]
@@ -108,15 +116,33 @@ class Series:
         return list(dict.fromkeys(value for value in found if value))
 
 
+_MOST_SHARED = 2_000
+"""Samples of no engine, which belong to each of several."""
+
+
 def grouped(series: Series, label: str) -> list[tuple[str | None, Series]]:
-    """Return one series a value of a label; samples without the label belong to each of them."""
+    """Return one series a value of a label; samples without the label belong to each of them.
+
+    Raises:
+        InputError: more values than any server has, or samples without one.
+    """
     values = series.values_of(label)
     if len(values) <= 1:
         return [(None, series)]
-    return [
-        (value, series.only(lambda s, value=value: s.labels.get(label, value) == value))  # type: ignore[misc]  # its default
-        for value in values
-    ]
+    own: dict[str, list[Sample]] = {value: [] for value in values}
+    shared = []
+    for sample in series.samples():
+        value = sample.labels.get(label)
+        if value:
+            own[value].append(sample)
+        elif value is None:
+            shared.append(sample)
+    if len(own) > MAX_RANKS or len(shared) > _MOST_SHARED:
+        raise InputError(
+            f"{format_count(len(own))} engines, and {format_count(len(shared))} samples of none",
+            hint=f"give the page of one server, of {format_count(MAX_RANKS)} engines at most",
+        )
+    return [(value, Series([*mine, *shared], series.refused)) for value, mine in own.items()]
 
 
 def whole(value: float | str | None) -> int | None:

@@ -11,7 +11,7 @@ its first releases, 1 - free / blocks. Older names: vllm:gpu_cache_usage_perc, g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kvcalc.core.server_metrics import PrefixCache, ServerMetrics
 from kvcalc.core.units import format_count
@@ -34,10 +34,17 @@ def read(series: Series) -> list[ServerMetrics]:
     return [_engine(replica, one) for replica, one in grouped(series, "engine")]
 
 
-def settings(series: Series, replica: str | None) -> dict[str, str]:
-    """Return the labels among SETTINGS that are set, of one replica."""
-    labels = _labels(series, replica)
-    return {name: labels[name] for name in SETTINGS if labels.get(name, "") not in ABSENT}
+def settings(series: Series, replicas: Sequence[str | None]) -> list[dict[str, str]]:
+    """Return the labels among SETTINGS that are set, of each replica."""
+    found = series.labels("vllm:cache_config_info")
+    by_engine: dict[str | None, Mapping[str, str]] = {}
+    for labels in found:
+        by_engine.setdefault(labels.get("engine"), labels)
+    first = by_engine.get(None, found[0] if found else {})
+    return [
+        {name: labels[name] for name in SETTINGS if labels.get(name, "") not in ABSENT}
+        for labels in (by_engine.get(replica, first) for replica in replicas)
+    ]
 
 
 def _labels(series: Series, replica: str | None) -> Mapping[str, str]:
