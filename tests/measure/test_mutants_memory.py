@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tests.measure.mutants_memory import LONGEST_SECONDS, mutants, slowest
+from tests.guards import HANG
+from tests.measure.mutants_memory import mutants, slowest
 
 
 def test_mutants() -> None:
     """Each is answered or refused in one line, and none takes a second."""
     seconds, what = slowest(300)
-    assert seconds < LONGEST_SECONDS, what
+    assert seconds < HANG, what
 
 
 def test_they_are_the_same_each_time() -> None:

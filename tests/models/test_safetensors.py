@@ -17,6 +17,7 @@ from kvcalc.models.weights import Tensor, Weights, read_header, read_safetensors
 from kvcalc.models.weights.classes import draft_layers, tensor_class
 from kvcalc.models.weights.header import DTYPE_BITS, MAX_HEADER_BYTES
 from tests.conftest import ABSENT, SHARED
+from tests.guards import HANG
 
 Shapes = Mapping[str, tuple[str, list[int]]]
 
@@ -641,7 +642,7 @@ def test_mutated_files() -> None:
             assert error.where.startswith("f")
             assert (error.message + error.hint).isprintable()
             outcomes["refused"] += 1
-        assert time.process_time() - start < 1
+        assert time.process_time() - start < HANG
     assert min(outcomes.values()) > 50, outcomes
 
 
@@ -658,5 +659,5 @@ def test_a_checkpoint_of_many_experts_is_read_quickly() -> None:
     size = len(text) + len(tensors) * 2048 * 7168
     start = time.process_time()
     weights = summarise(read_bytes(text, size), shards=1)
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < HANG
     assert weights.tensors == len(tensors)

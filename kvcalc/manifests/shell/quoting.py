@@ -49,11 +49,11 @@ class Quoting:
         self.at = 0
         self.depth = depth
         self._lines = lines
-        self._breaks = [found.start() for found in re.finditer("\n", text)]
         if len(text) > MAX_SCRIPT:
             message = f"a script larger than {MAX_SCRIPT // 2**10} KiB"
             hint = "give the part that starts the server"
             raise InputError(message, hint=hint, where=printable(where))
+        self._breaks = [found.start() for found in re.finditer("\n", text)]
 
     def line(self, offset: int | None = None) -> int:
         """Return the line of a place, of where the lexer stands if none is given."""
