@@ -144,6 +144,8 @@ DECLARED = Fixed(block_tokens=16, tokens=1500, declared=2048)
         (Whole(slots=8192), 0, (8192, 0, 8192, 0, 0)),
         (Whole(slots=8192), 200, (8192, 200, 7992, 0, 0)),
         (Whole(slots=8192), 8192, (8192, 8192, 0, 0, 0)),
+        (Whole(slots=8191, spares_last=True), 8192, (8191, 8191, 0, 0, 0)),
+        (Whole(slots=47, spares_last=True), 60, (59, 59, 0, 0, 0)),
         (Whole(slots=8192), 9000, (9000, 9000, 0, 0, 0)),
         # Ten slots for a window of six: four are room for tokens in flight.
         (Whole(slots=10, limit=6), 4, (10, 4, 2, 0, 4)),
