@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-import time
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -57,7 +57,9 @@ _ENDPOINT = "https://huggingface.co"
 _SECONDS = 10.0
 """To wait for the next bytes; HF_HUB_DOWNLOAD_TIMEOUT replaces it, as in huggingface_hub."""
 _TOTAL_SECONDS = 120.0
-"""For one file, however steadily it drips in."""
+"""For one file from the first address to its last byte, however steadily it drips in."""
+_MOST_REDIRECTS = 5
+_MOST_OF_TOKEN = 2**12
 _FIRST_BYTES = 2**17
 """Most headers are shorter than this, so that one request a shard is enough."""
 _CONNECTIONS = 8
@@ -164,10 +166,7 @@ def fetch_model_files(reference: str, *, weights: bool = True) -> HubFiles:
 
 def cache_folder() -> str:
     """Return the folder of huggingface_hub's cache (its constants.py: HF_HUB_CACHE)."""
-    environ = os.environ
-    home = environ.get("HF_HOME") or os.path.join(
-        environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "huggingface"
-    )
+    environ, home = os.environ, _home()
     folder = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     return os.path.expandvars(os.path.expanduser(folder or os.path.join(home, "hub")))
 
@@ -332,7 +331,7 @@ class _Remote:
         headers = {"accept-encoding": "identity"}
         if start is not None:
             headers["range"] = f"bytes={start}-{start + limit - 1}"
-        with self._asked(file, headers) as response:
+        with self._asked(file, headers) as (response, commit):
             if response.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
                 self._refuse_unless_absent(file, response)
                 return None
@@ -344,39 +343,74 @@ class _Remote:
             data = self._body(response, file, wanted)
             if size is not None and len(data) < min(wanted, size - (start or 0)):
                 self._refuse(file, "the connection ended early")
-            return _Answer(data, size, _commit(response))
+            return _Answer(data, size, commit)
 
     @contextmanager
-    def _asked(self, file: str, headers: dict[str, str]) -> Iterator[Any]:
-        """Ask for a file; whatever goes wrong on the way is an UnavailableError."""
+    def _asked(self, file: str, headers: dict[str, str]) -> Iterator[tuple[Any, str]]:
+        """Ask for a file; whatever goes wrong on the way is an UnavailableError.
+
+        A timeout is one of silence: what drips in, or repeats itself before it answers, is ended
+        from outside, by closing its connection.
+        """
         endpoint = (os.environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
         revision = quote(self._revision, safe="")
         url = f"{endpoint}/{self._wanted.repository}/resolve/{revision}/{file}"
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            self._hub.close_session()
+
+        limit = max(_TOTAL_SECONDS, self._timeout)
+        watch = threading.Timer(limit, end)
+        watch.daemon = True
+        watch.start()
         try:
-            asked = self._hub.utils.build_hf_headers(library_name="kvcalc") | headers
+            asked = self._hub.utils.build_hf_headers(token=_token(), library_name="kvcalc")
             session = self._hub.get_session()
-            with session.stream(
-                "GET", url, headers=asked, timeout=self._timeout, follow_redirects=True
-            ) as response:
-                yield response
+            request = session.build_request(
+                "GET", url, headers=asked | headers, timeout=self._timeout
+            )
+            response, commit = self._followed(session, request, file)
+            try:
+                yield response, commit
+            finally:
+                response.close()
         except KvcalcError:
             raise
         except Exception as error:
+            if late.is_set():
+                self._refuse(file, f"it does not come in within {limit:g} s")
             # httpx or httpx2, whichever the installed huggingface_hub stands on, has some twenty
             # classes. Their texts are not repeated: one of them quotes the header with the token.
             self._unreachable(type(error), endpoint)
+        finally:
+            watch.cancel()
+
+    def _followed(self, session: Any, request: Any, file: str) -> tuple[Any, str]:
+        """Return the answer at the end of redirects, whose own bodies are not read, and the commit.
+
+        The Hub says it before it redirects to a blob.
+        """
+        commit, left = "", _MOST_REDIRECTS
+        while True:
+            response = session.send(request, stream=True, follow_redirects=False)
+            commit = commit or _commit(response)
+            if response.next_request is None:
+                return response, commit
+            response.close()
+            if not left:
+                self._refuse(file, f"more than {_MOST_REDIRECTS} redirects")
+            left, request = left - 1, response.next_request
 
     def _body(self, response: Any, file: str, wanted: int) -> bytes:
         """Read at most `wanted` bytes; the connection is closed on the rest."""
-        deadline = time.monotonic() + max(_TOTAL_SECONDS, self._timeout)
         parts, missing = [], wanted
         for part in response.iter_raw():
             parts.append(part[:missing])
             missing -= len(parts[-1])
             if missing <= 0:
                 break
-            if time.monotonic() > deadline:
-                self._refuse(file, "it comes in too slowly")
         return b"".join(parts)
 
     def _refuse_unless_absent(self, file: str, response: Any) -> None:
@@ -448,12 +482,37 @@ def _whole_size(response: Any, start: int | None) -> int | None:
 
 
 def _commit(response: Any) -> str:
-    """Return the commit of an answer: the Hub says it before it redirects to a blob."""
-    for answer in (response, *response.history):
-        commit: str = answer.headers.get("x-repo-commit", "")
-        if _COMMIT.fullmatch(commit):
-            return commit
-    return ""
+    """Return the commit of an answer; "" where it says none."""
+    commit: str = response.headers.get("x-repo-commit", "")
+    return commit if _COMMIT.fullmatch(commit) else ""
+
+
+def _token() -> str | bool:
+    """Return the user's token; False for none.
+
+    As huggingface_hub finds it (utils/_auth.py), which would also ask other servers for one
+    without any limit, and write what they say.
+    """
+    environ = os.environ
+    if environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in _TRUE:
+        return False
+    path = environ.get("HF_TOKEN_PATH") or os.path.join(_home(), "token")
+    told = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN")
+    if not told:
+        try:
+            with Path(os.path.expanduser(path)).open("rb") as stream:
+                told = stream.read(_MOST_OF_TOKEN).decode("utf-8", "replace")
+        except OSError:
+            return False
+    return told.replace("\r", "").replace("\n", "").strip() or False
+
+
+def _home() -> str:
+    environ = os.environ
+    home = environ.get("HF_HOME") or os.path.join(
+        environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "huggingface"
+    )
+    return os.path.expandvars(os.path.expanduser(home))
 
 
 def _timeout() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import pytest
 from kvcalc.core.errors import InputError, KvcalcError, UnavailableError, UsageError
 from kvcalc.models import hub
 from kvcalc.models.hub import HubFiles, cache_folder, fetch_model_files, parse
+from tests.guards import HANG
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OTHER = "f" * 40
@@ -466,7 +468,78 @@ def test_a_server_that_drips(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch)
     stand_in.answer = answer
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "1")
     monkeypatch.setattr(hub, "_TOTAL_SECONDS", 0.1)
-    assert "it comes in too slowly" in unavailable().message
+    assert "it does not come in within 1 s" in unavailable().message
+
+
+def _endless(http: BaseHTTPRequestHandler, part: bytes) -> None:
+    """Send a part again and again, until the other end hangs up or 20 s are over."""
+    over = time.monotonic() + 20
+    with contextlib.suppress(OSError):
+        while time.monotonic() < over:
+            http.wfile.write(part)
+            http.wfile.flush()
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nX: "],
+    ids=["continue for ever", "headers for ever", "a header for ever"],
+)
+def test_answers_that_never_begin(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    """A server that goes on talking is never silent: the whole exchange has a limit."""
+    parts = {0: b"HTTP/1.1 100 Continue\r\n\r\n", 17: b"A: b\r\n", 20: b"x"}
+
+    def answer(http: BaseHTTPRequestHandler, _: str) -> bool:
+        http.wfile.write(begun)
+        _endless(http, parts[len(begun)])
+        return True
+
+    stand_in.answer = answer
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "1")
+    monkeypatch.setattr(hub, "_TOTAL_SECONDS", 0.1)
+    start = time.monotonic()
+    unavailable()
+    assert time.monotonic() - start < HANG / 2
+
+
+def test_bodies_of_redirects_are_not_read(stand_in: StandIn) -> None:
+    sent: list[int] = []
+
+    def answer(http: BaseHTTPRequestHandler, file: str) -> bool:
+        if file != "config.json" or sent:
+            return False
+        http.send_response(302)
+        http.send_header("location", http.path)
+        http.send_header("content-length", str(10**12))
+        http.end_headers()
+        with contextlib.suppress(OSError):
+            while len(sent) < 10_000:
+                sent.append(http.wfile.write(b"x" * 100_000))
+        return True
+
+    stand_in.answer = answer
+    found = fetch_model_files("hf:org/model", weights=False)
+    assert found.config_text == CONFIG.decode()
+    assert len(sent) < 1_000  # what buffers between the two hold
+
+
+def test_no_other_server_is_asked_for_a_token(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A token near its end, or one of a workflow, is not renewed, and nothing is written."""
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setenv("HF_OIDC_RESOURCE", "org/model")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    (tmp_path / "token").write_text(f"{TOKEN}\n", encoding="utf-8")
+    fetch_model_files("hf:org/model", weights=False)
+    assert [token for _, _, token in stand_in.requests] == [f"Bearer {TOKEN}"]
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
+    (tmp_path / "token").unlink()
+    fetch_model_files("hf:org/model", weights=False)
+    assert stand_in.requests[-1][2] == ""
 
 
 def test_redirects_without_end(stand_in: StandIn) -> None:
@@ -475,7 +548,7 @@ def test_redirects_without_end(stand_in: StandIn) -> None:
         return True
 
     stand_in.answer = answer
-    assert "cannot be reached (TooManyRedirects)" in unavailable().message
+    assert "more than 5 redirects" in unavailable().message
 
 
 def test_a_token_stays_with_its_host(stand_in: StandIn) -> None:
