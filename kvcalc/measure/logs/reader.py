@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Iterator
@@ -101,6 +102,7 @@ def _opened(source: str, stdin: BinaryIO | None) -> Iterator[BinaryIO]:
         return
     try:
         with open(source, "rb") as raw:
+            _refuse_device(raw, file)
             head = raw.peek(2)[:2] if hasattr(raw, "peek") else b""
             yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if head == _GZIP else raw
     except InputError:
@@ -109,6 +111,12 @@ def _opened(source: str, stdin: BinaryIO | None) -> Iterator[BinaryIO]:
         raise _unreadable(error, file) from None
     except ValueError:  # a NUL in the path
         raise InputError("not a path", hint=_HINT, where=file) from None
+
+
+def _refuse_device(raw: BinaryIO, file: str) -> None:
+    """Refuse what may never end, but for a terminal."""
+    if stat.S_ISCHR(os.fstat(raw.fileno()).st_mode) and not raw.isatty():
+        raise InputError("a device, and no file", hint=_HINT, where=file)
 
 
 def _unreadable(error: OSError, file: str) -> InputError:
