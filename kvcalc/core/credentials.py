@@ -7,6 +7,7 @@ bounded and begins with letters, so that the time is linear in the text.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 __all__ = ["without_credentials"]
 
@@ -34,30 +35,38 @@ _SPACE = r"['\"]?,?[ \t]{1,4}"
 _NUMBER = r"\d{1,9}(?:\.\d{1,9})?(?![\w.])"
 """What --bytes-per-token and its like are followed by."""
 _ANY_CASE = re.IGNORECASE
-_HELD = (
-    re.compile(
-        rf"({_KEY}[\w-]{{0,40}}{_IS}(?:(?:bearer|basic|token)[ ]{{1,4}})?){_VALUE}", _ANY_CASE
-    ),
-    re.compile(rf"(cookie{_IS})[^\n'\"]{{1,2000}}", _ANY_CASE),
-    re.compile(rf"((?<![\w#-])token(?:\\?['\"][ ]?:[ ]?|=)){_VALUE}", _ANY_CASE),
-    re.compile(rf"((?:(?<=_)|(?<![\w-]))(?:TOKEN|PASS|PWD|KEY|AUTH){_IS}){_VALUE}"),
-    re.compile(
-        rf"((?:--[a-z-]{{0,40}}?(?:{_KEY}[a-z-]{{0,40}}|-pass(?![a-z-]))|-hft){_SPACE})"
-        rf"(?!-){_VALUE}",
-        _ANY_CASE,
-    ),
-    re.compile(
-        rf"(--[a-z-]{{0,40}}?(?<![a-z])token(?![a-z-]){_SPACE})(?!-|{_NUMBER}){_VALUE}", _ANY_CASE
-    ),
-    re.compile(r"(\b(?:bearer|basic)[ \t]{1,4})[\w.~+/=-]{8,2000}", _ANY_CASE),
-    re.compile(
-        r"()(?<![A-Za-z0-9])(?:hf_(?:[A-Za-z0-9]{20,200}|(?=[a-z]{0,40}[A-Z0-9])[A-Za-z0-9]{8,200})"
-        r"|sk-[\w-]{16,200}|gh[opsur]_[A-Za-z0-9]{16,200}|github_pat_\w{16,200}|glpat-[\w-]{16,200}"
-        r"|xox[abprs]-[\w-]{10,200}|nvapi-[\w-]{16,200}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[\w-]{30,60}"
-        r"|eyJ[\w-]{10,2000}\.[\w-]{10,2000}(?:\.[\w-]{0,2000})?)"
-    ),
-)
-"""What stands before a secret, in a group, and the secret: keys, variables, flags, known forms."""
+
+
+@cache
+def _held() -> tuple[re.Pattern[str], ...]:
+    """Return what stands before a secret, in a group, and the secret.
+
+    Keys, variables, flags, known forms. Few texts hold any: a start does not wait for these.
+    """
+    return (
+        re.compile(
+            rf"({_KEY}[\w-]{{0,40}}{_IS}(?:(?:bearer|basic|token)[ ]{{1,4}})?){_VALUE}", _ANY_CASE
+        ),
+        re.compile(rf"(cookie{_IS})[^\n'\"]{{1,2000}}", _ANY_CASE),
+        re.compile(rf"((?<![\w#-])token(?:\\?['\"][ ]?:[ ]?|=)){_VALUE}", _ANY_CASE),
+        re.compile(rf"((?:(?<=_)|(?<![\w-]))(?:TOKEN|PASS|PWD|KEY|AUTH){_IS}){_VALUE}"),
+        re.compile(
+            rf"((?:--[a-z-]{{0,40}}?(?:{_KEY}[a-z-]{{0,40}}|-pass(?![a-z-]))|-hft){_SPACE})"
+            rf"(?!-){_VALUE}",
+            _ANY_CASE,
+        ),
+        re.compile(
+            rf"(--[a-z-]{{0,40}}?(?<![a-z])token(?![a-z-]){_SPACE})(?!-|{_NUMBER}){_VALUE}",
+            _ANY_CASE,
+        ),
+        re.compile(r"(\b(?:bearer|basic)[ \t]{1,4})[\w.~+/=-]{8,2000}", _ANY_CASE),
+        re.compile(
+            r"()(?<![A-Za-z0-9])(?:hf_(?:[A-Za-z0-9]{20,200}|(?=[a-z]{0,40}[A-Z0-9])[A-Za-z0-9]{8,200})"
+            r"|sk-[\w-]{16,200}|gh[opsur]_[A-Za-z0-9]{16,200}|github_pat_\w{16,200}|glpat-[\w-]{16,200}"
+            r"|xox[abprs]-[\w-]{10,200}|nvapi-[\w-]{16,200}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[\w-]{30,60}"
+            r"|eyJ[\w-]{10,2000}\.[\w-]{10,2000}(?:\.[\w-]{0,2000})?)"
+        ),
+    )
 
 
 def without_credentials(text: str) -> str:
@@ -72,7 +81,7 @@ def without_credentials(text: str) -> str:
         return text
     if "://" in text:
         text = _ADDRESS.sub(lambda match: _place(match[0]), text)
-    for pattern in _HELD:
+    for pattern in _held():
         text = pattern.sub(rf"\1{_MASK}", text)
     return text
 

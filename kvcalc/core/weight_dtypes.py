@@ -7,14 +7,13 @@ the table has the most bits of each, means over the layers.
 
 from __future__ import annotations
 
-import csv
 import re
 from fractions import Fraction
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
 
 from kvcalc.core.errors import NotModelledError, UnknownNameError
+from kvcalc.core.tables import read_table
 
 __all__ = ["QUANTISED", "UNKNOWN_FORMAT", "WIDTHS", "Mixture", "Width", "weight_width"]
 
@@ -93,10 +92,11 @@ _SLACK = Fraction(1, 4)  # bits of scales and of layers that a measurement widen
 @cache
 def _table() -> tuple[dict[str, Width], dict[str, str]]:
     """Return formats by name, and other spellings of those names."""
-    text = files("kvcalc.core").joinpath("weight_formats.tsv").read_text(encoding="utf-8")
+    heads, *rows = read_table("kvcalc.core", "weight_formats.tsv")
     widths: dict[str, Width] = {}
     spellings = dict(_SPELLINGS)
-    for row in csv.DictReader(text.splitlines(), delimiter="\t"):
+    for cells in rows:
+        row = dict(zip(heads, cells, strict=True))
         most = [row[name] for name in Mixture._fields]
         mixture = Mixture(*map(Fraction, most)) if all(most) else None
         native = row["native"] == "y"

@@ -6,11 +6,11 @@ that is printed and what is refused cannot differ.
 
 from __future__ import annotations
 
-import csv
 import re
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
+
+from kvcalc.core.tables import read_table
 
 __all__ = ["TABLES", "Row", "by_code", "rows"]
 
@@ -63,9 +63,7 @@ def rows(engine: str) -> tuple[Row, ...]:
     """Return an engine's refusals, in the order of its table; none for an engine without one."""
     if engine not in TABLES:
         return ()
-    table = files(TABLES[engine]).joinpath("refusals.tsv").read_text(encoding="utf-8")
-    read = csv.reader(table.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
-    heads = next(read)
+    heads, *read = read_table(TABLES[engine], "refusals.tsv")
     assert tuple(heads) == Row._fields  # noqa: S101 - the table is the package's own
     return tuple(Row(*cells) for cells in read)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Final, Literal, NamedTuple, get_args
 
 from kvcalc.core.attention import (
@@ -34,6 +33,7 @@ from kvcalc.core.recurrent import (
     Rwkv,
     ShortConv,
 )
+from kvcalc.core.tables import read_table
 
 __all__ = [
     "HOW",
@@ -88,9 +88,7 @@ class Served(NamedTuple):
 def served_by(package: str) -> Mapping[str, tuple[Served, ...]]:
     """Return architecture -> when it is served, as the table of an engine's package has it."""
     found: dict[str, tuple[Served, ...]] = {}
-    text = files(package).joinpath("served.tsv").read_text(encoding="utf-8")
-    for line in text.splitlines()[1:]:
-        name, since, until, how = line.split("\t")
+    for name, since, until, how in read_table(package, "served.tsv")[1:]:
         found[name] = (*found.get(name, ()), Served(number_of(since), number_of(until), how))
     return found
 

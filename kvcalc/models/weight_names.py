@@ -8,13 +8,12 @@ ModelOpt's, MLX's and llama.cpp's own way to name what they make.
 
 from __future__ import annotations
 
-import csv
 import re
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
 
 from kvcalc.core.errors import UnknownNameError
+from kvcalc.core.tables import read_table
 from kvcalc.core.weight_dtypes import weight_width
 
 __all__ = ["ByName", "format_of_name", "plain_name"]
@@ -135,8 +134,8 @@ def _by_pattern(text: str, *, mlx: bool) -> ByName | None:
 
 @cache
 def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
-    text = files("kvcalc.models").joinpath("weight_names.tsv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+    heads, *table = read_table("kvcalc.models", "weight_names.tsv")
+    rows = [dict(zip(heads, cells, strict=True)) for cells in table]
     return tuple((re.compile(f"{_EDGE}(?:{r['pattern']}){_END}"), r["format"]) for r in rows)
 
 

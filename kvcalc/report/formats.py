@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from kvcalc.core.changes import Changed
-from kvcalc.core.check_report import CheckReport
 from kvcalc.core.credentials import without_credentials
 from kvcalc.core.errors import printable
 from kvcalc.core.units import UnitSystem
 from kvcalc.report.blocks import Block
 from kvcalc.report.records import as_csv, as_json, columns_csv
+
+if TYPE_CHECKING:
+    from kvcalc.core.check_report import CheckReport
 
 __all__ = ["COMMON", "OWN", "Answer", "Screen", "fit", "names", "render"]
 
@@ -130,6 +131,8 @@ def _blocks(answer: Answer, units: UnitSystem) -> Sequence[Block]:
 
 
 def _report(answer: Answer) -> CheckReport:
+    from kvcalc.core.check_report import CheckReport  # of one command
+
     return CheckReport(results=tuple(answer.results), **answer.members)
 
 
@@ -209,6 +212,8 @@ def _gitlab(answer: Answer, units: UnitSystem, screen: Screen) -> str:
 
 def _diff_csv(answer: Answer, units: UnitSystem, screen: Screen) -> str:
     del units, screen
+    from kvcalc.core.changes import Changed  # of one command
+
     return columns_csv(Changed.__struct_fields__, answer.results)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
 
 from kvcalc.core.attention import FullAttention, SlidingWindow
@@ -24,6 +23,7 @@ from kvcalc.core.errors import (
 )
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
+from kvcalc.core.tables import read_table
 from kvcalc.engines.served import Number, number_of, served_by
 from kvcalc.engines.vllm.version import RELEASES, Release
 
@@ -97,11 +97,9 @@ class _Method(NamedTuple):
 
 @cache
 def _methods() -> Mapping[str, _Method]:
-    text = files(__package__).joinpath("speculation.tsv").read_text(encoding="utf-8")
-    rows = [line.split("\t") for line in text.splitlines()[1:]]
     return {
         name: _Method(number_of(since), number_of(until), keeps)
-        for name, since, until, keeps in rows
+        for name, since, until, keeps in read_table("kvcalc.engines.vllm", "speculation.tsv")[1:]
     }
 
 
