@@ -10,7 +10,7 @@ from kvcalc.measure.logs.phases import FRAME_WORDS
 from kvcalc.measure.logs.settings import MARKS
 from kvcalc.measure.logs.shapes import Shape, shape
 
-__all__ = ["BY_ENGINE", "COMMON", "NEEDLES", "OOM_WORDS", "matters", "shapes_near"]
+__all__ = ["BY_ENGINE", "COMMON", "NEEDLES", "OOM_WORDS", "SHAPES", "matters", "shapes_near"]
 
 BY_ENGINE: dict[str, tuple[Shape, ...]] = {
     "vllm": (*vllm.SHAPES, *vllm_refusals.SHAPES),
