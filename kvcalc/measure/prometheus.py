@@ -20,14 +20,19 @@ _SHOWN = 60  # characters of a line that a message repeats
 
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 _LABEL = re.compile(
-    r'[ \t]*([A-Za-z_][A-Za-z0-9_]*|"[^"\\]*(?:\\.[^"\\]*)*")[ \t]*'
-    r'(?:=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"[ \t]*)?([,}])'
+    r'[ \t]*([A-Za-z_][A-Za-z0-9_]*|"[^"\\]*+(?:\\.[^"\\]*+)*+")[ \t]*'
+    r'(?:=[ \t]*"([^"\\]*+(?:\\.[^"\\]*+)*+)"[ \t]*)?([,}])'
 )
+"""Possessive, so that escapes are not kept for ways back: some 100 bytes each."""
 _PAIRS = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="([^"\\]*)",?')
 _OF_PAIRS = r'(?:[A-Za-z_][A-Za-z0-9_]*="[^"\\]*"(?:,|(?=\})))*'
 _PLAIN = re.compile(rf"({_NAME.pattern})(?:\{{({_OF_PAIRS})\}})? ([^ \t#]+)")
 """A line as servers write them: nothing escaped or quoted but values, no time."""
+_LONGEST_PLAIN = 65_536
 _LONGEST_LABEL = 1_000
+_MOST_LABELS = 1_000
+_MOST_SAMPLES = 60_000
+"""Of a page: some 300 of each of 200 engines."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
 _WORDS = {
     "nan": float("nan"),
@@ -109,7 +114,7 @@ def parse(text: str, *, strict: bool = False, where: str = "") -> Page:
     types: dict[str, str] = {}
     faults: list[Fault] = []
     count = 0
-    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+    seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
     for number, line in enumerate(_lines(text), start=1):
         if not line or line.isspace():
             continue
@@ -121,6 +126,12 @@ def parse(text: str, *, strict: bool = False, where: str = "") -> Page:
             sample = _sample(line, number)
             _once(sample, seen)
             samples.append(sample)
+            if len(samples) > _MOST_SAMPLES:
+                raise InputError(
+                    f"more than {_MOST_SAMPLES:,} samples",
+                    where=where,
+                    hint="give the page of one server",
+                )
         except _BadLineError as error:
             count += 1
             shown = f"{error}: {printable(line[:_SHOWN])!r}"
@@ -135,8 +146,8 @@ def parse(text: str, *, strict: bool = False, where: str = "") -> Page:
     return Page(tuple(samples), types, tuple(faults), count)
 
 
-def _once(sample: Sample, seen: set[tuple[str, tuple[tuple[str, str], ...]]]) -> None:
-    key = (sample.name, tuple(sorted(sample.labels.items())))
+def _once(sample: Sample, seen: set[tuple[str, frozenset[tuple[str, str]]]]) -> None:
+    key = (sample.name, frozenset(sample.labels.items()))
     if key in seen:
         raise _BadLineError("the same sample stands twice")
     seen.add(key)
@@ -171,7 +182,7 @@ def _comment(line: str, types: dict[str, str]) -> bool:
 
 
 def _sample(line: str, number: int) -> Sample:
-    plain = _PLAIN.fullmatch(line)
+    plain = _PLAIN.fullmatch(line) if len(line) <= _LONGEST_PLAIN else None
     if plain is None:
         return _any_sample(line, number)
     name, told, value = plain.groups()
@@ -226,15 +237,22 @@ def _labels(text: str, into: dict[str, str]) -> tuple[str, str]:
             if quoted or into or not found.group(1).startswith('"'):
                 raise _BadLineError("a label without a value")
             quoted = name
-        elif name in into:
-            raise _BadLineError("a label stands twice")
         else:
-            into[name] = _cut(_unescaped(value))
+            _put(into, name, value)
         at = found.end()
         if end == "}":
             return quoted, text[at:]
         if closed := _CLOSED.match(text, at):  # a comma may stand before the brace
             return quoted, text[closed.end() :]
+
+
+def _put(into: dict[str, str], name: str, value: str) -> None:
+    """Keep a label; what is cut off before escapes are undone is beyond what is kept."""
+    if name in into:
+        raise _BadLineError("a label stands twice")
+    if len(into) == _MOST_LABELS:
+        raise _BadLineError(f"more than {_MOST_LABELS:,} labels")
+    into[name] = _cut(_unescaped(value[: 2 * _LONGEST_LABEL + 2]))
 
 
 def _unescaped(text: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 from urllib.parse import quote
 
 from kvcalc.core.errors import InputError, KvcalcError, UnavailableError, UsageError
+from kvcalc.core.units import format_bytes
 from kvcalc.core.values import Value
 from kvcalc.models.json_documents import MAX_CHARACTERS, decode_json
 from kvcalc.models.text import printable, shown
@@ -58,6 +60,9 @@ _SECONDS = 10.0
 """To wait for the next bytes; HF_HUB_DOWNLOAD_TIMEOUT replaces it, as in huggingface_hub."""
 _TOTAL_SECONDS = 120.0
 """For one file from the first address to its last byte, however steadily it drips in."""
+_EXCHANGE_SECONDS = 600.0
+_EXCHANGE_BYTES = 2**28
+"""For all files of a model together: an index may name ten thousand shards."""
 _MOST_REDIRECTS = 5
 _MOST_OF_TOKEN = 2**12
 _FIRST_BYTES = 2**17
@@ -146,7 +151,7 @@ def fetch_model_files(reference: str, *, weights: bool = True) -> HubFiles:
     wanted = parse(reference)
     snapshot = _cached_snapshot(wanted)
     if snapshot is None:
-        return _from_hub(wanted, weights=weights)
+        return _from_hub(wanted, _Limits(), weights=weights)
     data = _read_cached(os.path.join(snapshot, _CONFIG), MAX_CHARACTERS)
     text = decode_json(data, f"{wanted}/{_CONFIG}")
     commit = os.path.basename(snapshot)
@@ -209,7 +214,7 @@ def _beside(
     if _is_whole(snapshot):
         return read_safetensors(snapshot), ()
     try:
-        return _Remote(wanted, commit).weights()
+        return _Remote(wanted, commit, _Limits()).weights()
     except UnavailableError as error:
         return None, (f"weights unknown: {error.message}",)
 
@@ -223,8 +228,8 @@ def _is_whole(snapshot: str) -> bool:
     return all(os.path.exists(os.path.join(snapshot, shard)) for shard in shards)
 
 
-def _from_hub(wanted: HubReference, *, weights: bool) -> HubFiles:
-    remote = _Remote(wanted, wanted.revision)
+def _from_hub(wanted: HubReference, limits: _Limits, *, weights: bool) -> HubFiles:
+    remote = _Remote(wanted, wanted.revision, limits)
     config = remote.get(_CONFIG, MAX_CHARACTERS)
     if config is None:
         raise UnavailableError(
@@ -235,7 +240,7 @@ def _from_hub(wanted: HubReference, *, weights: bool) -> HubFiles:
     # From here on the commit, so that all files are of one revision whatever is pushed meanwhile.
     revision = config.commit or wanted.revision
     text = decode_json(config.data, f"{wanted}/{_CONFIG}")
-    pinned = _Remote(wanted, revision)
+    pinned = _Remote(wanted, revision, limits)
     found, notes = pinned.weights() if weights else (None, ())
     quantization = None
     if _SAYS_ITSELF not in text and format_of_name(wanted.repository) is not None:
@@ -259,12 +264,32 @@ class _Answer(NamedTuple):
     commit: str
 
 
+class _Limits:
+    """What all requests for one model may take together, of time and of bytes."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + max(_EXCHANGE_SECONDS, _timeout())
+        self._bytes = _EXCHANGE_BYTES
+        self._lock = threading.Lock()
+
+    def seconds(self) -> float:
+        """Return the seconds that are left, of which there may be none."""
+        return self._end - time.monotonic()
+
+    def take(self, count: int) -> bool:
+        """Count bytes that came in; whether there were as many left."""
+        with self._lock:
+            self._bytes -= count
+            return self._bytes >= 0
+
+
 class _Remote:
     """One revision of a repository on the Hub."""
 
-    def __init__(self, wanted: HubReference, revision: str) -> None:
+    def __init__(self, wanted: HubReference, revision: str, limits: _Limits) -> None:
         self._wanted = wanted
         self._revision = revision
+        self._limits = limits
         self._hub = _library(wanted)
         self._timeout = _timeout()
 
@@ -361,7 +386,9 @@ class _Remote:
             late.set()
             self._hub.close_session()
 
-        limit = max(_TOTAL_SECONDS, self._timeout)
+        limit = min(max(_TOTAL_SECONDS, self._timeout), self._limits.seconds())
+        if limit <= 0:
+            self._refuse(file, "the files before it took all the time that a model may take")
         watch = threading.Timer(limit, end)
         watch.daemon = True
         watch.start()
@@ -380,7 +407,7 @@ class _Remote:
             raise
         except Exception as error:
             if late.is_set():
-                self._refuse(file, f"it does not come in within {limit:g} s")
+                self._refuse(file, f"it does not come in within {limit:.3g} s")
             # httpx or httpx2, whichever the installed huggingface_hub stands on, has some twenty
             # classes. Their texts are not repeated: one of them quotes the header with the token.
             self._unreachable(type(error), endpoint)
@@ -409,6 +436,10 @@ class _Remote:
         for part in response.iter_raw():
             parts.append(part[:missing])
             missing -= len(parts[-1])
+            if not self._limits.take(len(part)):
+                self._refuse(
+                    file, f"more than {format_bytes(_EXCHANGE_BYTES)} of the model's files"
+                )
             if missing <= 0:
                 break
         return b"".join(parts)

@@ -208,6 +208,8 @@ def _document(path: Path) -> Document:
     # Ours by its name alone: where kvcalc is installed says nothing to the reader of an error.
     own = path.is_relative_to(preset_folder())
     name = path.name if own else printable(str(path))
+    if not own and path.exists() and not path.is_file():  # a pipe may never be written
+        raise InputError("is no regular file", hint="take it out of the folder", where=name)
     return read_document(read_text(path, name), name)
 
 
@@ -239,7 +241,7 @@ def _find(name: str, kind: str, what: str, folders: Sequence[Path]) -> Path:
     if _FILE_NAME.fullmatch(folded):
         for root in roots:
             path = root / kind / f"{folded}.yaml"
-            if path.is_file():
+            if path.exists():
                 return path
     known: dict[str, str] = {}
     for root in roots:

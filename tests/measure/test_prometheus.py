@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+import tracemalloc
 
 import pytest
 
 from kvcalc.core.errors import InputError
+from kvcalc.measure import prometheus
 from kvcalc.measure.prometheus import parse
 from tests.guards import HANG
 
@@ -117,3 +119,33 @@ def test_linear(page: str) -> None:
     start = time.process_time()
     parse(page)
     assert time.process_time() - start < HANG
+
+
+def test_a_label_is_kept_as_far_as_anybody_reads_it() -> None:
+    """Escapes are two letters of the page and one of the label, wherever it is cut."""
+    for text in ("\\n" * 5_000, "x" + "\\n" * 5_000, "\\q" * 5_000, "x" * 5_000):
+        whole = text.replace("\\n", "\n")
+        (sample,) = parse('a{x="' + text + '"} 1').samples
+        assert sample.labels["x"] == whole[:1_000] + "…"
+
+
+def test_escapes_take_no_memory_of_their_own() -> None:
+    page = 'a{x="' + "\\n" * 500_000 + '"} 1'
+    tracemalloc.start()
+    try:
+        parse(page)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(page)
+    finally:
+        tracemalloc.stop()
+
+
+def test_samples_and_labels_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "_MOST_SAMPLES", 10)
+    monkeypatch.setattr(prometheus, "_MOST_LABELS", 10)
+    monkeypatch.setattr(prometheus, "_LONGEST_PLAIN", 20)
+    assert len(parse("".join(f"a{i} 1\n" for i in range(10))).samples) == 10
+    with pytest.raises(InputError, match="more than 10 samples"):
+        parse("".join(f"a{i} 1\n" for i in range(11)))
+    for labels, faults in ((10, 0), (11, 1)):
+        page = parse("a{" + ",".join(f'b{i}="1"' for i in range(labels)) + "} 1\n")
+        assert (len(page.samples), page.fault_count) == (1 - faults, faults)

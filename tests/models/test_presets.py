@@ -242,6 +242,22 @@ def test_a_broken_file_breaks_only_itself(tmp_path: Path) -> None:
         all_models([tmp_path])
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody may ever write to it: a preset of another name is found, its own is refused."""
+    for kind in ("models", "gpus"):
+        (tmp_path / kind).mkdir()
+        os.mkfifo(tmp_path / kind / "of-nobody.yaml")
+    assert load_model_preset("llama-3.1-8b", [tmp_path]).spec.name == "llama-3.1-8b"
+    assert load_gpu("h100-80gb", [tmp_path]).name == "h100-80gb"
+    for load in (load_model_preset, load_gpu):
+        with pytest.raises(InputError, match="is no regular file"):
+            load("of-nobody", [tmp_path])
+    for list_all in (all_models, all_gpus):
+        with pytest.raises(InputError, match="is no regular file"):
+            list_all([tmp_path])
+
+
 def test_a_file_under_another_name(tmp_path: Path) -> None:
     path = write(tmp_path, "one")
     path.rename(path.with_name("two.yaml"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from kvcalc.measure.logs import llamacpp, others, sglang, vllm, vllm_refusals
 from kvcalc.measure.logs.errors import ERROR_WORDS
 from kvcalc.measure.logs.phases import FRAME_WORDS
 from kvcalc.measure.logs.settings import MARKS
 from kvcalc.measure.logs.shapes import Shape, shape
 
-__all__ = ["BY_ENGINE", "COMMON", "NEEDLES", "OOM_WORDS", "matters"]
+__all__ = ["BY_ENGINE", "COMMON", "NEEDLES", "OOM_WORDS", "SHAPES", "matters", "shapes_near"]
 
 BY_ENGINE: dict[str, tuple[Shape, ...]] = {
     "vllm": (*vllm.SHAPES, *vllm_refusals.SHAPES),
@@ -63,31 +65,57 @@ tokens per second total time, n_tokens = update_slots: params_from_: srv log_ser
 """What the lines of a server that serves are made of: most lines of most logs."""
 
 
-def _grams() -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return pieces of which each needle has one wherever it stands in a line, and short needles.
+class _Index:
+    """Which of many words a line may have: those of which it has a piece, and the short ones.
 
-    A line is cut at every fourth letter; wherever a needle begins, some of the line's pieces lie
-    whole within it. Of these the one that is in no common line is kept.
+    A line is cut at every fourth letter; wherever a word begins, some of the line's pieces lie
+    whole within it. Of these the one that is in no common line is kept. So a line costs its
+    length, not the number of words.
     """
-    kept: set[str] = set()
-    for needle in NEEDLES:
-        if len(needle) < _SHORTEST:
-            continue
-        for first in range(_STEP):
-            cut = [needle[i : i + _STEP] for i in range(first, len(needle) - _STEP + 1, _STEP)]
-            kept.add(min(cut, key=lambda piece: (piece in _COMMON, piece not in kept)))
-    return frozenset(kept), tuple(word for word in NEEDLES if len(word) < _SHORTEST)
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._at: dict[str, list[int]] = {}
+        self._always: list[int] = []
+        for number, word in enumerate(words):
+            if len(word) < _SHORTEST:
+                self._always.append(number)
+                continue
+            for first in range(_STEP):
+                cut = [word[i : i + _STEP] for i in range(first, len(word) - _STEP + 1, _STEP)]
+                best = min(cut, key=lambda piece: (piece in _COMMON, piece not in self._at))
+                if number not in self._at.setdefault(best, []):
+                    self._at[best].append(number)
+        self._pieces = frozenset(self._at)
+
+    def near(self, line: str) -> list[int]:
+        """Return the numbers of the words that a line may have, in their order."""
+        pieces = self._pieces.intersection(
+            [line[i : i + _STEP] for i in range(0, len(line), _STEP)]
+        )
+        if not pieces:
+            return self._always
+        return sorted({*self._always, *(number for one in pieces for number in self._at[one])})
 
 
 NEEDLES = _needles()
-_GRAMS, _SHORT = _grams()
+SHAPES: tuple[tuple[str, Shape], ...] = (
+    *((engine, one) for engine, shapes in BY_ENGINE.items() for one in shapes),
+    *(("", one) for one in COMMON),
+)
+"""The shapes with their engines; "" of those that belong to whatever start is there."""
+
+_OF_NEEDLES = _Index(NEEDLES)
+_OF_SHAPES = _Index([one.needle for _, one in SHAPES])
 
 
 def matters(line: str) -> bool:
-    """Whether a line may tell something; most lines of a serving log cannot.
+    """Whether a line may tell something; most lines of a serving log cannot."""
+    return any(NEEDLES[number] in line for number in _OF_NEEDLES.near(line))
 
-    Few lines have one of the pieces, so that the needles are looked for in those alone.
-    """
-    if not _GRAMS.isdisjoint([line[i : i + _STEP] for i in range(0, len(line), _STEP)]):
-        return any(needle in line for needle in NEEDLES)
-    return any(needle in line for needle in _SHORT)
+
+def shapes_near(text: str) -> Iterator[tuple[int, str, Shape]]:
+    """Yield number, engine and shape of those whose needle a line has."""
+    for number in _OF_SHAPES.near(text):
+        engine, one = SHAPES[number]
+        if one.needle in text:
+            yield number, engine, one

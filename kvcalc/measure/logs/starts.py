@@ -14,7 +14,7 @@ from math import gcd
 
 from kvcalc.core.finding_codes import FINDING_CODES
 from kvcalc.core.logs import Fact
-from kvcalc.measure.logs.catalogue import BY_ENGINE, COMMON, OOM_WORDS, matters
+from kvcalc.measure.logs.catalogue import OOM_WORDS, matters, shapes_near
 from kvcalc.measure.logs.errors import ERROR_WORDS, Ending
 from kvcalc.measure.logs.facts import Said, fact_of
 from kvcalc.measure.logs.known_errors import known_of
@@ -43,12 +43,6 @@ _WORDING = ("since ", "until ")
 """Of flags that date a line, which may be that of a refusal."""
 
 _LONG = 4_000  # characters of an out-of-memory line that are kept
-
-_SHAPES: tuple[tuple[str, Shape], ...] = (
-    *((engine, one) for engine, shapes in BY_ENGINE.items() for one in shapes),
-    *(("", one) for one in COMMON),
-)
-"""The shapes with their engines; "" of those that belong to whatever start is there."""
 
 _WORKER = re.compile(r"(?:^|[ _])(?:TP|PP|EP|DCP|PCP)\d|rank=\d|^RayWorker|^VllmWorkerProcess")
 """The name of a process that is one of several ranks of a start."""
@@ -371,8 +365,8 @@ def _take_shapes(
 ) -> str:
     """Take what a line tells by every shape that it has; the engine whose line it is."""
     text, engine_here = stripped.text, ""
-    for shape_id, (engine, shape) in enumerate(_SHAPES):
-        if shape.needle not in text or not shape.expression.search(text):
+    for shape_id, engine, shape in shapes_near(text):
+        if not shape.expression.search(text):
             continue
         if shape.joins:
             there = _latest(open_, stripped.source)

@@ -62,9 +62,9 @@ def read_metrics(text: str, *, strict: bool = False, where: str = "") -> Reading
     servers: list[ServerMetrics] = []
     settings: list[dict[str, str]] = []
     refused: dict[str, str] = {}
-    names = dict.fromkeys(sample.name for sample in page.samples)
+    names = {sample.name: sample.name.replace(":", "_") for sample in page.samples}
     for prefix, reader in _READERS.items():
-        mine = {name for name in names if name.replace(":", "_").startswith(prefix)}
+        mine = {name for name, plain in names.items() if plain.startswith(prefix)}
         if not mine:
             continue
         series = Series((s for s in page.samples if s.name in mine), refused)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcalc.measure.logs.catalogue import BY_ENGINE, matters
+from kvcalc.measure.logs.catalogue import BY_ENGINE, SHAPES, matters, shapes_near
 from kvcalc.measure.logs.shapes import read, shape
 from kvcalc.measure.logs.starts import starts_of
 from tests.measure.logs.samples import ALL
@@ -81,6 +81,16 @@ def test_no_line_is_passed_over_before_it_is_looked_at(engine: str) -> None:
     """What a shape needs in a line is enough for the line to be looked at."""
     assert all(matters(f"... {one.needle} ...") for one in BY_ENGINE[engine])
     assert not matters('INFO: 10.0.0.1:1234 - "POST /v1/chat/completions HTTP/1.1" 200 OK')
+
+
+def test_a_needle_is_found_wherever_it_stands() -> None:
+    """A line is cut into pieces of four letters: a needle may begin at each of a piece's."""
+    for number, (_, one) in enumerate(SHAPES):
+        for before in range(8):
+            for behind in range(4):
+                line = "#" * before + one.needle + "#" * behind
+                assert number in [near for near, _, _ in shapes_near(line)], line
+    assert list(shapes_near("#" * 100)) == []
 
 
 def test_every_shape_that_samples_have_is_read() -> None:
