@@ -18,7 +18,7 @@ from kvcalc.sizing.question import Question
 from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve.cards import left_to_host, num_gpus
-from kvcalc.sizing.solve.lengths import of_length, sequences_change
+from kvcalc.sizing.solve.lengths import LEAST_LENGTH, of_length, sequences_change
 from kvcalc.sizing.solve.memory import share_of_card
 from kvcalc.sizing.stops import within_floor
 
@@ -31,7 +31,6 @@ _STEP = 2048
 _SEQUENCES = 16
 _SHARE = 0.95
 _BLOCKS = (64, 32, 16, 8)
-_LEAST_LENGTH = 256  # a server of fewer tokens is of no use; llama.cpp has no context of fewer
 _WIDE = ("bfloat16", "float16", "float32")
 _EIGHT_BITS = {"llama.cpp": "q8_0"}
 _SHORTER = (
@@ -86,10 +85,11 @@ def _passing(
     """Yield changes that pass, one a kind: first of what stands in the way itself."""
     bound = () if sized.worked.crowded is None else (_more_sequences(sized),)
     lifted = within_floor(sized.question, sized.worked)
-    if lifted is not None:
-        bound = (*bound, iter((lifted,)))
+    own = () if lifted is None else (iter((lifted,)),)
     of_memory = assertion.metric in _SHORTER
-    for group in (*bound, *((_shares(sized), _smaller_steps(sized)) if of_memory else ())):
+    ways = (_shares(sized), _smaller_steps(sized)) if of_memory else ()
+    shorter = lifted is not None and "max_model_len" in lifted.settings
+    for group in (*bound, *ways, *own) if shorter else (*bound, *own, *ways):
         yield from _first(group, passing)
     if of_memory:
         length = _longest(sized, assertion, passing)
@@ -111,7 +111,7 @@ def _first(group: Iterator[Change], passing: Callable[[Change], bool]) -> Iterat
 def _longest(sized: Sized, assertion: Assertion, passing: Callable[[Change], bool]) -> int | None:
     """Return a shorter maximum that passes while one token more does not; None: none is found."""
     high = sized.plan.max_model_len
-    low = _LEAST_LENGTH
+    low = LEAST_LENGTH
 
     def holds(n: int) -> bool:
         return passing(of_length(sized.question, n))

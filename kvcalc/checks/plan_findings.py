@@ -63,8 +63,8 @@ def _below_floor(target: Target, sized: Sized) -> Iterator[Finding]:
     if sure is None and not floor.lowers and floor.instead is None:
         return  # memory alone decides, of which `fits` and the share tell both ends
     lifted = within_floor(sized.question, sized.worked)
-    name = floor.instead[0] if floor.instead else floor.setting
-    cures = [] if lifted is None else [_set(target, name, lifted.value(name))]
+    given = {} if lifted is None else {**lifted.settings, **lifted.args}
+    cures = [" ".join(_set(target, name, value) for name, value in given.items())] if given else []
     if floor.instead is None or not cures:
         cures.append("more memory for the cache")
     yield _finding(

@@ -398,8 +398,7 @@ def _why(sized: Sized, assertion: Assertion) -> str:
         return worked.crowded
     stopped = worked.stopped("high") or worked.stopped("low")
     if stopped is not None:
-        floor, units = stopped
-        return floor.told(units)
+        return f"{sized.plan.engine} does not start: {stopped[0].code}"
     missing = worked.missing()
     if not missing:
         return f"no memory holds {_longest(sized)}"

@@ -23,6 +23,7 @@ from kvcalc.cli.values import Values
 from kvcalc.core.capacity import short_of
 from kvcalc.core.compare import compare
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.plan_summary import notes_without
 from kvcalc.core.units import format_count
 
 _MEMORY = (
@@ -65,7 +66,9 @@ def run(values: Values) -> None:
     for found, _, (each, _) in planned:
         memory = inputs.size(each, "kv_memory")
         if memory:
-            notes += _does_not_start(found, memory)
+            short = short_of(found, memory)
+            told = notes_without(short, tuple(notes), f"{found.model}: ")
+            notes[:] = (*told, *_does_not_start(found, memory))
         result = compare(
             found,
             load.lengths,

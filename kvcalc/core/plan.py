@@ -98,6 +98,13 @@ class Floor(Value, frozen=True, kw_only=True):
     lowers: bool = True
     instead: tuple[str, int | float] | None = None
 
+    @property
+    def condition(self) -> str:
+        """Say how many units a start needs."""
+        return (
+            f"it does not start with fewer than {format_count(self.units)} blocks ({self.setting})"
+        )
+
     def told(self, units: int) -> str:
         """Say that so many units are too few."""
         return self.message.replace("{units}", format_count(units))

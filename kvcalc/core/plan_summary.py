@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kvcalc.core.capacity import capacity, short_of
-from kvcalc.core.plan import CachePlan, Group, Pool, Rank
+from kvcalc.core.plan import CachePlan, Floor, Group, Pool, Rank
 from kvcalc.core.results import (
     Difference,
     PlanGroup,
@@ -32,7 +32,7 @@ from kvcalc.core.rules import (
 )
 from kvcalc.core.units import format_count, format_number_of
 
-__all__ = ["kept_in_words", "summarise", "too_much"]
+__all__ = ["kept_in_words", "notes_without", "summarise", "too_much"]
 
 
 def summarise(
@@ -68,11 +68,12 @@ def summarise(
     notes = plan.notes
     if plan.sized or kv_cache_bytes is not None:
         start_up, block_bytes = _start_up(plan, kv_cache_bytes, log, card_bytes)
-        said = list(_of_size(plan, start_up))
+        short = short_of(plan, start_up.kv_cache_bytes)
+        said = list(_of_size(plan, start_up, short))
         faults = too_much(plan, kv_cache_bytes, card_bytes)
         if faults:
             start_up = _failed(plan, start_up, longest_that_fits)
-        notes = (*faults, *said, *notes)
+        notes = (*faults, *said, *notes_without(short, notes))
     return PlanSummary(
         model=plan.model,
         engine=plan.engine,
@@ -222,10 +223,22 @@ def _keeps_states(rule: Slots) -> str:
     return format_number_of(rule.count, "state") + more
 
 
-def _of_size(plan: CachePlan, start: StartUp) -> Iterator[str]:
+def notes_without(
+    short: tuple[Floor, int] | None, notes: tuple[str, ...], of: str = ""
+) -> tuple[str, ...]:
+    """Return notes without the condition of a floor that is said to be in the way.
+
+    Args:
+        short: the floor, and the units that there are.
+        notes: of a plan.
+        of: what each begins with.
+    """
+    return tuple(note for note in notes if short is None or note != of + short[0].condition)
+
+
+def _of_size(plan: CachePlan, start: StartUp, short: tuple[Floor, int] | None) -> Iterator[str]:
     """Yield what a cache of that size means and its figures alone do not say."""
     longest = format_count(plan.max_model_len)
-    short = short_of(plan, start.kv_cache_bytes)
     if short is not None:
         floor, units = short
         yield floor.told(units)

@@ -66,7 +66,8 @@ def preset_blocks(result: PresetDetail) -> list[Block]:
         *(f"{', '.join(one.names)}: {_differs(one)} ({one.source})" for one in result.variants),
         *([f"draft layers, apart: {result.draft_layers}"] if result.draft_layers else []),
         *_sizes(result.size),
-        f"read from: {', '.join(v for v in result.source.values() if v)}",
+        f"read from: {', '.join(v for k, v in result.source.items() if v and k != 'maximum')}",
+        *([f"maximum as well from: {maximum}"] if (maximum := result.source["maximum"]) else []),
         *(
             f"must give: {format_count(v)} B a token in {k}"
             for k, v in result.expect_bytes_per_token.items()

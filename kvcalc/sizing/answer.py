@@ -15,6 +15,7 @@ from kvcalc.core.answers import (
 )
 from kvcalc.core.capacity import binding_rank
 from kvcalc.core.memory import End
+from kvcalc.core.plan_summary import notes_without
 from kvcalc.engines import start_up_log
 from kvcalc.sizing.figured import figured
 from kvcalc.sizing.figures import alone, at_length, at_workload, rank_budgets, totals
@@ -129,7 +130,7 @@ def answer(
             *beyond_maximum(question, found.max_model_len),
             *(["no setting that was tried buys anything"] if with_levers and not tried else []),
             *([_NOT_ENOUGH] if gaining and high.fits is False and not _meets(gaining) else []),
-            *found.notes,
+            *notes_without(worked.stopped("high") or worked.stopped("low"), found.notes),
         ),
         unsupported=found.unsupported,
         convention=found.convention,

@@ -86,7 +86,8 @@ def _unbound(question: Question, worked: Worked) -> Iterator[Change]:
     """Yield what takes away a bound that the settings themselves set."""
     lifted = within_floor(question, worked)
     if lifted is not None:
-        yield lifted._replace(caution="more requests wait")
+        shorter = ", longer ones are refused" if "max_model_len" in lifted.settings else ""
+        yield lifted._replace(caution=f"more requests wait{shorter}")
     # llama.cpp's slots share a context that the settings size.
     sized = question.deployment.engine == "llama.cpp" and not worked.cache_holds("high")
     if worked.crowded is not None or sized:  # a server runs those of all its groups of ranks

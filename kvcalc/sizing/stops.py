@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 
 from kvcalc.core.answers import StartRefusal
-from kvcalc.core.capacity import capacity, least_of
+from kvcalc.core.capacity import Budgets, capacity, least_of, short_of
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.memory import End
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.engines import refusal_codes
 from kvcalc.sizing.changes import Change
 from kvcalc.sizing.question import Question
+from kvcalc.sizing.solve.lengths import LEAST_LENGTH, of_length
 from kvcalc.sizing.solve.searches import Tries
 from kvcalc.sizing.worked import Worked
 
@@ -67,19 +68,42 @@ def _refused(worked: Worked, end: End) -> Iterator[tuple[str, str]]:
 def within_floor(question: Question, worked: Worked) -> Change | None:
     """Return the setting of a floor with which it is met; None for no such setting.
 
-    It is lowered to the units that there surely are, or set to what makes enough of them.
+    It is lowered to the units that there surely are, or set to what makes enough of them. Where the
+    maximum is longer than the cache then surely holds, it is lowered too.
 
     A new plan has said that the goal is met with it.
     """
     stopped = worked.stopped("low")
+    if stopped is None and worked.stopped("high") is not None and _some(worked.low):
+        stopped = short_of(worked.plan, worked.low)
     if stopped is None:
         return None
     floor, units = stopped
-    if not floor.lowers and floor.instead is None:
+    if units < 1 or (not floor.lowers and floor.instead is None):
         return None
     setting, value = floor.instead or (floor.setting, units)
     given: dict[str, Any] = {setting: value}
     own = setting in Deployment.__struct_fields__
     name = f"{setting} {format_count(value) if isinstance(value, int) else value}"
     change = Change(name, given) if own else Change(name, {}, given)
-    return change if Tries(question).meet(change, "low") else None
+    tries = Tries(question)
+    if tries.meet(change, "low"):
+        return change
+    found = tries.worked(change)
+    if found is None or not floor.lowers or not found.runs("low") or not _some(found.low):
+        return None
+    longest = capacity(found.plan, found.low).max_model_len_that_fits
+    if longest < LEAST_LENGTH:
+        return None
+    shorter = of_length(question, longest)
+    both = Change(
+        f"{name}, {shorter.name}",
+        {**change.settings, **shorter.settings},
+        change.args | shorter.args,
+    )
+    return both if tries.meet(both, "low") else None
+
+
+def _some(budgets: Budgets) -> bool:
+    """Whether every rank has a byte for its cache."""
+    return (least_of(budgets) or 0) > 0

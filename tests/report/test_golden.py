@@ -49,6 +49,7 @@ CASES = {
     "per-token-six-80.txt": "per-token llama-2-7b llama-3.1-8b llama-3.1-70b llama-3.1-405b"
     " qwen2.5-72b opt-13b --tokens 8192",
     "plan-80.txt": f"plan qwen3.5-27b {PLAN}",
+    "plan-starts-80.txt": f"plan qwen3.5-27b {PLAN} --max-num-seqs 295",
     "plan.txt": f"plan qwen3.5-27b {PLAN}",
     "plan.md": f"plan qwen3.5-27b {PLAN} -f markdown",
     "plan.csv": f"plan qwen3.5-27b {PLAN} -f csv",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -120,6 +121,37 @@ def test_an_interval_on_one_side_is_sure() -> None:
     assert _shared(0.3).fits
     assert _sure(_shared(0.16))[0] == ("sequences-over-state-blocks", True)
     assert not _shared(0.16).may_fit
+
+
+def test_a_maximum_that_is_too_long_as_well_is_lowered_with_it() -> None:
+    """All as published on 80 GB: neither 1,024 sequences nor, surely, one of 262,144 tokens."""
+
+    def asked(**settings: Any) -> CapacityAnswer:
+        deployment = Deployment(engine="vllm", gpu=load_gpu("h100-80gb"), **settings)
+        return answer(Question(load_model("qwen3.5-27b"), deployment))
+
+    found = asked()
+    assert _sure(found)[0] == ("sequences-over-state-blocks", True)
+    cure = re.search(r"with --max-num-seqs (\d+) --max (\d+) it does", found.verdict)
+    assert cure is not None
+    seqs, longest = map(int, cure.groups())
+    assert asked(max_num_seqs=seqs, max_model_len=longest).fits
+    assert not asked(max_num_seqs=seqs).fits
+    assert not asked(max_model_len=longest).may_fit
+
+
+def test_where_nothing_may_be_left_no_cure_is_said() -> None:
+    found = _shared(0.15)
+    assert found.low.kv_cache_bytes in (None, 0)
+    assert found.verdict.endswith("a block for its state.")
+
+
+def test_what_is_in_the_way_is_said_once() -> None:
+    """The verdict says which floor is in the way: no note repeats its condition."""
+    condition = "it does not start with fewer than 1,024 blocks (max_num_seqs)"
+    assert condition in _shared(0.3).notes
+    assert condition not in _shared(0.16).notes
+    assert condition not in _shared(0.2).notes
 
 
 def test_levers_that_lift_it_are_those_that_do() -> None:

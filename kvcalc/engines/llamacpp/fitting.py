@@ -172,11 +172,11 @@ def told(found: Fitted, settings: Settings) -> Iterator[str]:
         yield "fit leaves the layers where they are: they fit, and the margin stays free"
     else:
         loads = [
-            f"{settings.placing.name(device)} {format_number_of(load.layers, 'layer')}"
+            f"{settings.placing.name(device)} keeps {format_number_of(load.layers, 'layer')}"
             + (f" ({load.part} in part)" if load.part else "")
             for device, load in enumerate(found.filling.loads)
         ]
-        yield f"fit moves layers off the devices, the output counted as one: {', '.join(loads)}"
+        yield f"fit moves layers to the host: {', '.join(loads)}, the output counted as one"
 
 
 def fit_unsupported(

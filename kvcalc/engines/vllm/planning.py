@@ -17,7 +17,6 @@ from kvcalc.core.explain import beyond
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.units import format_count
 from kvcalc.engines.vllm.assemble import ranks_of
 from kvcalc.engines.vllm.attention import packed_dtype
 from kvcalc.engines.vllm.checks import check_context_parallel
@@ -90,10 +89,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         ranks = (msgspec.structs.replace(ranks[0], share=share),)
     floors = state_floors(layered, deployment, layers, settings) if cuda else ()
     notes.extend(explain(model, layers, grouping, ranks, settings))
-    notes.extend(
-        f"it does not start with fewer than {format_count(floor.units)} blocks ({floor.setting})"
-        for floor in floors
-    )
+    notes.extend(floor.condition for floor in floors)
     notes.extend(notes_of_release(model, grouping, settings))
     notes.extend(notes_on_arguments(model, deployment))
     notes.extend(filter(None, (note_on_offload(model, deployment, settings.release),)))

@@ -17,6 +17,7 @@ from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve.searches import Solved, Tries, largest, solved, why_not
 
 __all__ = [
+    "LEAST_LENGTH",
     "longest",
     "longest_planned",
     "max_model_len",
@@ -24,6 +25,9 @@ __all__ = [
     "of_length",
     "sequences_change",
 ]
+
+LEAST_LENGTH = 256
+"""A server of fewer tokens is of no use; llama.cpp has no context of fewer."""
 
 _MOST_SEQUENCES = 1 << 20
 _SURE_CONTEXT = 256  # as many cells as llama.cpp has sequences at most
