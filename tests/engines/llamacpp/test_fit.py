@@ -217,7 +217,7 @@ class TestOneCard:
             _dense(), device_memory="500MiB", fit_target=0, ctx_size=32768, no_kv_offload=True
         )
         assert [rank.name for rank in found.ranks] == ["host"]
-        assert any("GPU 0 3 layers" not in n and "GPU 0 4 layers" in n for n in found.notes)
+        assert any("GPU 0 keeps 4 layers" in note for note in found.notes)
 
     def test_a_number_of_layers_stays(self) -> None:
         for layers in (9, "all"):
