@@ -13,10 +13,6 @@ __all__ = ["without_credentials"]
 
 _MASK = "***"
 
-_MAY_HOLD = re.compile(
-    r"(?i:://|key|secret|passw|passp|pass|pwd|token|cookie|auth|bearer|basic |-hft|xox"
-    r"|(?:hf|gh.|pat|sk|glpat|nvapi)[_-])|AKIA|ASIA|eyJ|AIza"
-)
 _ADDRESS = re.compile(r"://[^ \t\r\n'\"]+")
 _USER = re.compile(r"[^/?#@]*@|[^/?#@:]*:(?!\d{1,5}(?:[/?#]|$))[^@]*(?:@|…$)")
 """A user with a password, which may hold a `/`; or what is left of one that was cut."""
@@ -35,6 +31,12 @@ _SPACE = r"['\"]?,?[ \t]{1,4}"
 _NUMBER = r"\d{1,9}(?:\.\d{1,9})?(?![\w.])"
 """What --bytes-per-token and its like are followed by."""
 _ANY_CASE = re.IGNORECASE
+_MAY_HOLD = re.compile(
+    rf"(?i:://|{_KEY}|cookie|token(?:\\?['\"]|=)|--[a-z-]{{0,40}}?token|-pass|-hft|xox"
+    rf"|(?:bearer|basic)[ \t]|(?:hf|gh.|pat|sk|glpat|nvapi)[_-])|(?:TOKEN|PASS|PWD|KEY|AUTH){_IS}"
+    r"|AKIA|ASIA|eyJ|AIza"
+)
+"""What one of the expressions below begins with; no text that merely speaks of tokens."""
 
 
 @cache

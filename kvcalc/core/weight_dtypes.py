@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kvcalc.core.errors import NotModelledError, UnknownNameError
 from kvcalc.core.tables import read_table
 
-__all__ = ["QUANTISED", "UNKNOWN_FORMAT", "WIDTHS", "Mixture", "Width", "weight_width"]
+__all__ = ["UNKNOWN_FORMAT", "WIDTHS", "Mixture", "Width", "quantised", "weight_width"]
 
 
 class Mixture(NamedTuple):
@@ -93,21 +93,23 @@ _SLACK = Fraction(1, 4)  # bits of scales and of layers that a measurement widen
 def _table() -> tuple[dict[str, Width], dict[str, str]]:
     """Return formats by name, and other spellings of those names."""
     heads, *rows = read_table("kvcalc.core", "weight_formats.tsv")
+    bits = cache(Fraction)  # the same few widths stand in most rows
     widths: dict[str, Width] = {}
     spellings = dict(_SPELLINGS)
     for cells in rows:
         row = dict(zip(heads, cells, strict=True))
         most = [row[name] for name in Mixture._fields]
-        mixture = Mixture(*map(Fraction, most)) if all(most) else None
+        mixture = Mixture(*map(bits, most)) if all(most) else None
         native = row["native"] == "y"
-        width = Width(Fraction(row["low"]), Fraction(row["high"]), mixture, native)
+        width = Width(bits(row["low"]), bits(row["high"]), mixture, native)
         widths[row["format"]] = width
         spellings |= dict.fromkeys(row["spellings"].split(), row["format"])
     return widths, spellings
 
 
-QUANTISED: dict[str, Width] = _table()[0]
-"""Formats that a checkpoint is brought into."""
+def quantised() -> dict[str, Width]:
+    """Return the formats that a checkpoint is brought into, by name."""
+    return _table()[0]
 
 
 def weight_width(name: str) -> Width:
@@ -123,16 +125,18 @@ def weight_width(name: str) -> Width:
     4.25
     """
     folded = name.strip().lower()
-    spellings = _table()[1]
+    if folded in WIDTHS:
+        return WIDTHS[folded]
+    formats, spellings = _table()
     folded = spellings.get(folded, folded)
-    found = WIDTHS.get(folded) or QUANTISED.get(folded) or _made_up(folded)
+    found = WIDTHS.get(folded) or formats.get(folded) or _made_up(folded)
     if folded == UNKNOWN_FORMAT:
         raise NotModelledError(
             "the format that the weights are stored in is not known",
             hint="name it (--quantization q4_k_m; quantization in Python), or give --weights SIZE",
         )
     if found is None:
-        raise UnknownNameError("format of weights", name, [*WIDTHS, *QUANTISED])
+        raise UnknownNameError("format of weights", name, [*WIDTHS, *formats])
     return found
 
 
@@ -140,8 +144,8 @@ def _made_up(folded: str) -> Width | None:
     """Return a format whose name says its bits; None where it is none."""
     if folded.startswith(_DYNAMIC):
         inner = folded.removeprefix(_DYNAMIC)
-        inner = _table()[1].get(inner, inner)
-        known = QUANTISED.get(inner)
+        formats, spellings = _table()
+        known = formats.get(spellings.get(inner, inner))
         return None if known is None else known.widened(_DYNAMIC_FACTOR)
     grouped = _MLX_GROUP.fullmatch(folded)
     if grouped is not None:

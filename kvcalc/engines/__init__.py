@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -12,8 +12,9 @@ from kvcalc.core.errors import NotModelledError, UnknownNameError, UnsupportedEr
 from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.weight_loading import Loading
-from kvcalc.engines.served import check_kinds
+
+if TYPE_CHECKING:
+    from kvcalc.core.weight_loading import Loading
 
 __all__ = [
     "ALIASES",
@@ -125,6 +126,8 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     name = known(deployment.engine)
     engine: Engine = import_module(ENGINES[name])
     if name != "none":
+        from kvcalc.engines.served import check_kinds
+
         check_kinds(model, name)
     made = engine.plan(model, deployment)
     if model.architecture is None and made.engine != "none":
@@ -209,6 +212,8 @@ def loading(model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Loadin
     module = import_module(ENGINES[known(plan.engine)])
     own = getattr(module, "loading", None)
     if own is None:
+        from kvcalc.core.weight_loading import Loading  # with the weights alone
+
         return Loading(dtype=plan.model_dtype)
     made: Loading = own(model, deployment, plan)
     return made

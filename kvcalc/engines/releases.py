@@ -13,12 +13,11 @@ from kvcalc.core.errors import UnknownReleaseError, printable
 
 __all__ = ["AHEAD", "LATEST", "Asked", "Releases", "newer"]
 
-_VERSION = re.compile(
-    r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}|x)(?:\.\d{1,9})?)?(?:[.-]?(?:post|rc|dev|a|b)\d*)*"
-    r"(?:[+_-](?P<local>\S*))?",
-    re.ASCII,
+_VERSION = (  # compiled where a release is asked for
+    r"(?a)v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}|x)(?:\.\d{1,9})?)?(?:[.-]?(?:post|rc|dev|a|b)\d*)*"
+    r"(?:[+_-](?P<local>\S*))?"
 )
-AHEAD = re.compile(r"(?:nightly|main|master|head|edge|dev|devel|preview)(?:[-_.]\S*)?", re.ASCII)
+AHEAD = r"(?a)(?:nightly|main|master|head|edge|dev|devel|preview)(?:[-_.]\S*)?"
 """Words for what is newer than every release."""
 LATEST = ("latest", "stable")
 """Words for the newest release, whichever that is by now."""
@@ -73,9 +72,9 @@ class Releases(NamedTuple):
         asked = "" if text is None else text.strip().lower()
         if text is None or asked in LATEST or asked in self.commits:
             return Asked(self.newest)
-        if AHEAD.fullmatch(asked):
+        if re.fullmatch(AHEAD, asked):
             return Asked(self.newest, newer=True)
-        match = _VERSION.fullmatch(asked)
+        match = re.fullmatch(_VERSION, asked)
         if match is None:
             raise UnknownReleaseError(
                 f"{asked!r:.40} is no {self.product} release",

@@ -89,8 +89,13 @@ def served_by(package: str) -> Mapping[str, tuple[Served, ...]]:
     """Return architecture -> when it is served, as the table of an engine's package has it."""
     found: dict[str, tuple[Served, ...]] = {}
     for name, since, until, how in read_table(package, "served.tsv")[1:]:
-        found[name] = (*found.get(name, ()), Served(number_of(since), number_of(until), how))
+        found[name] = (*found.get(name, ()), _span(since, until, how))
     return found
+
+
+@cache  # hundreds of architectures share a few dozen spans
+def _span(since: str, until: str, how: str) -> Served:
+    return Served(number_of(since), number_of(until), how)
 
 
 def number_of(text: str) -> Number | None:

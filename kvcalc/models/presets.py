@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
@@ -210,7 +211,13 @@ def _document(path: Path) -> Document:
     name = path.name if own else printable(str(path))
     if not own and path.exists() and not path.is_file():  # a pipe may never be written
         raise InputError("is no regular file", hint="take it out of the folder", where=name)
-    return read_document(read_text(path, name), name)
+    return _read(read_text(path, name), name)
+
+
+@lru_cache(maxsize=8)
+def _read(text: str, name: str) -> Document:
+    """Read a document once: an option is read when it is typed and again where it is used."""
+    return read_document(text, name)
 
 
 def _roots(folders: Sequence[Path]) -> Iterator[Path]:

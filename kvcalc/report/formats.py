@@ -16,7 +16,6 @@ from kvcalc.core.credentials import without_credentials
 from kvcalc.core.errors import printable
 from kvcalc.core.units import UnitSystem
 from kvcalc.report.blocks import Block
-from kvcalc.report.records import as_csv, as_json, columns_csv
 
 if TYPE_CHECKING:
     from kvcalc.core.check_report import CheckReport
@@ -150,6 +149,8 @@ def _table(answer: Answer, units: UnitSystem, screen: Screen) -> str:
 
 def _json(answer: Answer, units: UnitSystem, screen: Screen) -> str:
     del units
+    from kvcalc.report.records import as_json
+
     document = {
         "schema": f"kvcalc.{answer.command}/1",
         "kvcalc_version": answer.version,
@@ -165,6 +166,8 @@ def _json(answer: Answer, units: UnitSystem, screen: Screen) -> str:
 
 def _csv(answer: Answer, units: UnitSystem, screen: Screen) -> str:
     del units, screen
+    from kvcalc.report.records import as_csv
+
     return as_csv(answer.results)
 
 
@@ -178,6 +181,7 @@ def _markdown(answer: Answer, units: UnitSystem, screen: Screen) -> str:
 def _check_csv(answer: Answer, units: UnitSystem, screen: Screen) -> str:
     del units, screen
     from kvcalc.report.checks_table import COLUMNS
+    from kvcalc.report.records import columns_csv
 
     return columns_csv(COLUMNS, answer.results)
 
@@ -213,6 +217,7 @@ def _gitlab(answer: Answer, units: UnitSystem, screen: Screen) -> str:
 def _diff_csv(answer: Answer, units: UnitSystem, screen: Screen) -> str:
     del units, screen
     from kvcalc.core.changes import Changed  # of one command
+    from kvcalc.report.records import columns_csv
 
     return columns_csv(Changed.__struct_fields__, answer.results)
 

@@ -2,50 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
 
-from kvcalc.core.answers import CapacityAnswer
-from kvcalc.core.deployment import GpuSpec
-from kvcalc.core.logs import LogAnswer, LogComparison
-from kvcalc.core.oom_values import OutOfMemory
-from kvcalc.core.probed import ProbeResult
-from kvcalc.core.results import (
-    Comparison,
-    EngineSummary,
-    FileFault,
-    Fragmentation,
-    LayerDiff,
-    LayerMap,
-    PerToken,
-    PlanSummary,
-    PresetDetail,
-    PresetSummary,
-)
-from kvcalc.core.server_metrics import ServerMetrics
-from kvcalc.core.units import (
-    UnitSystem,
-    format_bytes,
-)
+from kvcalc.core.units import UnitSystem, format_bytes
 from kvcalc.report.blocks import Block
-from kvcalc.report.capacity import capacity_blocks
-from kvcalc.report.cells import Size
-from kvcalc.report.compare import paging_blocks
-from kvcalc.report.fragmentation import fragmentation_blocks
-from kvcalc.report.layers import layer_diff_blocks, layer_map_blocks
-from kvcalc.report.lists import (
-    engine_blocks,
-    fault_blocks,
-    gpu_blocks,
-    preset_blocks,
-    preset_list_blocks,
-)
-from kvcalc.report.log import comparison_blocks, log_blocks
-from kvcalc.report.metrics import metrics_blocks
-from kvcalc.report.oom import oom_blocks
-from kvcalc.report.per_token import per_token_blocks
-from kvcalc.report.plan import plan_blocks
-from kvcalc.report.probe import probe_blocks
 
 __all__ = ["view"]
 
@@ -61,49 +23,47 @@ def view(results: Sequence[object], units: UnitSystem) -> list[Block]:
     def size(value: int) -> str:
         return format_bytes(value, units=units)
 
-    kind = type(results[0]) if results else FileFault
-    return _VIEWS[kind](results, size)
+    found = _VIEWS[type(results[0]).__name__ if results else "FileFault"]
+    show = getattr(import_module(f"kvcalc.report.{found.module}"), found.function)
+    sizes = (size,) if found.sized else ()
+    if not found.each:
+        blocks: list[Block] = show(results, *sizes)
+        return blocks
+    return [block for result in results for block in show(result, *sizes)]
 
 
-_View = Callable[[Sequence[Any], Size], list[Block]]
+class _View(NamedTuple):
+    """What shows one kind of result; imported when there is one.
+
+    Attributes:
+        module, function: of this room.
+        each: it takes one result at a time, not all of a command.
+        sized: it formats sizes.
+    """
+
+    module: str
+    function: str
+    each: bool = False
+    sized: bool = True
 
 
-def _unsized(show: Callable[[Any], list[Block]]) -> Callable[[Any, Size], list[Block]]:
-    """Return the view of what has no sizes to format."""
-
-    def shown(result: Any, size: Size) -> list[Block]:
-        del size
-        return show(result)
-
-    return shown
-
-
-def _each(show: Callable[[Any, Size], list[Block]]) -> _View:
-    """Return the view of results that are shown one after the other."""
-
-    def shown(results: Sequence[Any], size: Size) -> list[Block]:
-        return [block for result in results for block in show(result, size)]
-
-    return shown
-
-
-_VIEWS: dict[type, _View] = {
-    PerToken: per_token_blocks,
-    Comparison: paging_blocks,
-    PlanSummary: plan_blocks,
-    CapacityAnswer: capacity_blocks,
-    LogAnswer: log_blocks,
-    LogComparison: comparison_blocks,
-    ServerMetrics: metrics_blocks,
-    ProbeResult: probe_blocks,
-    Fragmentation: _each(fragmentation_blocks),
-    OutOfMemory: _each(oom_blocks),
-    LayerMap: _each(_unsized(layer_map_blocks)),
-    LayerDiff: _each(_unsized(layer_diff_blocks)),
-    GpuSpec: gpu_blocks,
-    EngineSummary: _unsized(engine_blocks),
-    PresetSummary: preset_list_blocks,
-    PresetDetail: _each(_unsized(preset_blocks)),
-    FileFault: _unsized(fault_blocks),
+_VIEWS = {
+    "PerToken": _View("per_token", "per_token_blocks"),
+    "Comparison": _View("compare", "paging_blocks"),
+    "PlanSummary": _View("plan", "plan_blocks"),
+    "CapacityAnswer": _View("capacity", "capacity_blocks"),
+    "LogAnswer": _View("log", "log_blocks"),
+    "LogComparison": _View("log", "comparison_blocks"),
+    "ServerMetrics": _View("metrics", "metrics_blocks"),
+    "ProbeResult": _View("probe", "probe_blocks"),
+    "Fragmentation": _View("fragmentation", "fragmentation_blocks", each=True),
+    "OutOfMemory": _View("oom", "oom_blocks", each=True),
+    "LayerMap": _View("layers", "layer_map_blocks", each=True, sized=False),
+    "LayerDiff": _View("layers", "layer_diff_blocks", each=True, sized=False),
+    "GpuSpec": _View("lists", "gpu_blocks"),
+    "EngineSummary": _View("lists", "engine_blocks", sized=False),
+    "PresetSummary": _View("lists", "preset_list_blocks"),
+    "PresetDetail": _View("lists", "preset_blocks", each=True, sized=False),
+    "FileFault": _View("lists", "fault_blocks", sized=False),
 }
-"""Kind of result -> what shows the results of one command."""
+"""Name of a kind of result -> what shows it."""

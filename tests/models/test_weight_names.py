@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from kvcalc.core.errors import UnknownNameError
-from kvcalc.core.weight_dtypes import QUANTISED, weight_width
+from kvcalc.core.weight_dtypes import quantised, weight_width
 from kvcalc.core.weights import weights_on_rank
 from kvcalc.models import load_model
 from kvcalc.models.weight_names import format_of_name, plain_name
@@ -159,7 +159,7 @@ def test_widths_that_a_name_makes_up() -> None:
             weight_width(name)
 
 
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", quantised())
 def test_bounds_are_in_order(name: str) -> None:
     """A format's least bits are no more than its most, in every kind of matrix."""
     width = weight_width(name)

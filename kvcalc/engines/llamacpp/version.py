@@ -118,7 +118,7 @@ def _read(text: str | None) -> Build:
     asked = "" if text is None else text.strip().lower()
     if text is None or asked in LATEST:
         return NEWEST
-    if AHEAD.fullmatch(asked):
+    if re.fullmatch(AHEAD, asked):
         return Build(NEWEST.number + 1, asked)
     if _DAY.fullmatch(asked):
         found = Build(_by_day(asked), asked)

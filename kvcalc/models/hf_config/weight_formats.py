@@ -8,7 +8,7 @@ from typing import Any
 
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.size import KeptPart
-from kvcalc.core.weight_dtypes import QUANTISED, UNKNOWN_FORMAT, WIDTHS
+from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, WIDTHS, quantised
 from kvcalc.models.hf_config.fields import Fields
 
 __all__ = ["format_of_section", "stored", "weight_block"]
@@ -145,7 +145,7 @@ def _of_mlx(section: Mapping[str, Any]) -> str | None:
     name, group = f"mlx-{bits}bit", section.get("group_size")
     by_layer = any(isinstance(value, dict) for value in section.values())
     exact = type(group) is int and group in _MLX_GROUPS and not by_layer
-    known = name in QUANTISED
+    known = name in quantised()
     return UNKNOWN_FORMAT if not known else f"{name}-g{group}" if exact else name
 
 
@@ -176,7 +176,8 @@ def _integers(bits: int, together: object) -> str | None:
     names = {8: "int8-grouped" if grouped else "int8"}
     name = names.get(bits, f"int{bits}")
     exact = f"{name}-g{together}"
-    return exact if exact in QUANTISED else name if name in QUANTISED else None
+    known = quantised()
+    return exact if exact in known else name if name in known else None
 
 
 def _groups(section: Mapping[str, Any]) -> list[tuple[int, str, int]]:
