@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 
 __all__ = ["read_table"]
@@ -21,5 +20,5 @@ def read_table(package: str, name: str) -> list[list[str]]:
         OSError: the package has no such table.
     """
     module = import_module(package)
-    data = module.__loader__.get_data(os.path.join(module.__path__[0], name))  # type: ignore[union-attr]
+    data = module.__loader__.get_data(f"{module.__path__[0]}/{name}")  # type: ignore[union-attr]
     return [line.split("\t") for line in data.decode("utf-8").splitlines()]
