@@ -12,10 +12,10 @@ from kvcalc.core.checks import Assertion, Found, holds
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.search import last_that
-from kvcalc.sizing.changes import Change, share_change
+from kvcalc.engines import engine_of
+from kvcalc.engines.changes import Change, share_change
 from kvcalc.sizing.host import host_cure, host_refusal
 from kvcalc.sizing.question import Question
-from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve.cards import left_to_host, num_gpus
 from kvcalc.sizing.solve.lengths import LEAST_LENGTH, of_length, sequences_change
@@ -178,7 +178,7 @@ def _shares(sized: Sized) -> Iterator[Change]:
     A share may be too large as well as too small: what lies beside it must have room.
     """
     deployment = sized.question.deployment
-    setting = SHARES.get(deployment.engine)
+    setting = engine_of(deployment.engine).share
     if setting is None or not sized.worked.memory:
         return  # a cache that is given is not sized by a share
     field = setting in Deployment.__struct_fields__

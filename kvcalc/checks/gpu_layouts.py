@@ -12,8 +12,8 @@ from kvcalc.checks.words import said
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.engines import plan
+from kvcalc.engines.changes import Change
 from kvcalc.manifests.found import Server
-from kvcalc.sizing.changes import Change
 from kvcalc.sizing.sizes import sizes_asked
 
 __all__ = ["fewer", "more", "wanted_gpus"]

@@ -18,11 +18,11 @@ from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError, printable
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count, format_number_of
+from kvcalc.engines import engine_of
 from kvcalc.engines import known as known_engine
 from kvcalc.manifests.found import Finding, Server
 from kvcalc.manifests.gpus import find_card, other_device
 from kvcalc.sizing import Question
-from kvcalc.sizing.shares import LONGER
 
 __all__ = ["of_alternatives", "of_entry", "of_server"]
 
@@ -369,7 +369,7 @@ def _longer(engine: str, server: Server) -> dict[str, int]:
 
     What a rope scaling or an override makes of the config's own maximum is not known here.
     """
-    switch = LONGER.get(engine)
+    switch = engine_of(engine).longer
     if switch and (lets_longer(server, switch) or is_stretched(server)):
         return {switch: 1}
     return {}

@@ -11,8 +11,8 @@ from kvcalc.checks.words import said
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.memory import End, MemoryBudget, summed
 from kvcalc.core.units import format_bytes
+from kvcalc.engines.changes import share_change
 from kvcalc.manifests.found import Finding, Level
-from kvcalc.sizing.changes import share_change
 
 __all__ = ["left_by", "shares_over_card", "shares_that_pass", "shares_told"]
 

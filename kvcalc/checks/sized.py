@@ -15,8 +15,8 @@ from kvcalc.core.metrics import METRICS, Figure, length_of
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.results import Comparison
 from kvcalc.core.rules import Slots
+from kvcalc.engines.changes import Change
 from kvcalc.sizing import Question
-from kvcalc.sizing.changes import Change
 from kvcalc.sizing.figures import alone, at_length, at_workload, figures, totals
 from kvcalc.sizing.question import work
 from kvcalc.sizing.sharing import one_of_several

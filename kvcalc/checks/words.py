@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kvcalc.checks.targets import Target
+from kvcalc.core.deployment import Deployment
+from kvcalc.engines import engine_of
 from kvcalc.manifests.found import Setting
-from kvcalc.sizing.spelling import FIELDS, WORDS, spelled
 
 __all__ = ["said", "setting"]
 
@@ -60,14 +61,14 @@ def said(target: Target, name: str, value: object) -> str | None:
     given = setting(target, *_SAME.get(name, (name,)))
     if given is not None and given.written and not isinstance(value, bool):
         return _as_written(given.written, _word(engine, value))
-    told = spelled(engine, name, value)
+    told = engine_of(engine).spelled(name, value)
     if told is not None:
         return told
     if engine == "tensorrt-llm":
         word = _OF_CONFIG.get(name)
         return None if word is None else _as_written(word, _plain(value))
     form = _OWN.get(engine)
-    if form is None or name in FIELDS["vllm"] or value is False:
+    if form is None or name in Deployment.__struct_fields__ or value is False:
         return None
     if value is True:
         return form.format(dashed=name.replace("_", "-"))
@@ -83,7 +84,7 @@ def _as_written(written: str, word: str) -> str:
 
 
 def _word(engine: str, value: object) -> str:
-    return WORDS.get(engine, {}).get(str(value), _plain(value))
+    return engine_of(engine).values.get(str(value), _plain(value))
 
 
 def _plain(value: object) -> str:
@@ -96,8 +97,8 @@ def _llama(target: Target, name: str, value: object) -> str | None:
         return f"--cache-type-k {value} --cache-type-v {value}"
     if name == "max_model_len":
         return None if not isinstance(value, int) else _context(target, value)
-    told = spelled("llama.cpp", name, value)
-    if told is not None or name in FIELDS["vllm"]:
+    told = engine_of(str(target.engine)).spelled(name, value)
+    if told is not None or name in Deployment.__struct_fields__:
         return told
     given = setting(target, name)
     written = given.written if given is not None else f"--{name.replace('_', '-')}"

@@ -14,8 +14,8 @@ from kvcalc.core.lengths import Lengths, Over
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_bytes, format_count, format_number_of
 from kvcalc.engines import plan
+from kvcalc.engines.changes import changed
 from kvcalc.sizing import Question
-from kvcalc.sizing.changes import changed
 from kvcalc.sizing.valid import checked
 
 __all__ = ["answered"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,17 +15,15 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 
 if TYPE_CHECKING:
-    from kvcalc.core.weight_loading import Loading
+    from kvcalc.engines.engine import Engine
 
 __all__ = [
     "ALIASES",
     "ENGINES",
-    "Engine",
     "budgets",
+    "engine_of",
     "known",
-    "loading",
     "plan",
-    "plans_by_weights",
     "refusal_codes",
     "release_warning",
     "shares_out",
@@ -91,8 +90,27 @@ _BUDGETS = {
 """Engine -> the module that says what it leaves of a card for the cache, where that is modelled."""
 
 
-class Engine(Protocol):
-    """What an engine module offers."""
+_RECORDS = {
+    "none": ("none", "ENGINE"),
+    "vllm": ("vllm.record", "ENGINE"),
+    "vllm-ascend": ("vllm.record", "ASCEND"),
+    "vllm-tpu": ("vllm.record", "TPU"),
+    "sglang": ("sglang.record", "ENGINE"),
+    "llama.cpp": ("llamacpp.record", "ENGINE"),
+    "tensorrt-llm": ("tensorrt_llm.record", "ENGINE"),
+    "transformers": ("transformers.record", "ENGINE"),
+    "lmdeploy": ("lmdeploy.record", "ENGINE"),
+    "tgi": ("tgi.record", "ENGINE"),
+    "mlc-llm": ("mlc_llm.record", "ENGINE"),
+    "exllamav2": ("exllama.record", "V2"),
+    "exllamav3": ("exllama.record", "V3"),
+}
+"""Engine -> the module of its record, and the record's name there; the others have nothing of
+their own."""
+
+
+class Planner(Protocol):
+    """What an engine's package offers."""
 
     def plan(self, model: ModelSpec, deployment: Deployment) -> CachePlan:
         """Return what the engine allocates and holds."""
@@ -116,6 +134,23 @@ def known(name: str) -> str:
     return name
 
 
+@cache
+def engine_of(name: str) -> Engine:
+    """Return the record of an engine: all that other rooms ask of it.
+
+    Raises:
+        UnsupportedError, UnknownNameError: see `known`.
+    """
+    from kvcalc.engines.engine import Engine
+
+    name = known(name)
+    if name not in _RECORDS:
+        return Engine(name)
+    module, record = _RECORDS[name]
+    found: Engine = getattr(import_module(f"kvcalc.engines.{module}"), record)
+    return found
+
+
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
     """Return the cache plan of `deployment.engine`.
 
@@ -124,12 +159,12 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
     """
     name = known(deployment.engine)
-    engine: Engine = import_module(ENGINES[name])
+    planner: Planner = import_module(ENGINES[name])
     if name != "none":
         from kvcalc.engines.served import check_kinds
 
         check_kinds(model, name)
-    made = engine.plan(model, deployment)
+    made = planner.plan(model, deployment)
     if model.architecture is None and made.engine != "none":
         note = f"the model names no architecture: {made.engine} is taken to serve it"
         made = msgspec.structs.replace(made, notes=(*made.notes, note))
@@ -194,29 +229,6 @@ def budgets(
     module = import_module(_BUDGETS[engine])
     found: tuple[MemoryBudget, ...] = module.budgets(model, deployment, plan, weights, free_bytes)
     return found
-
-
-def plans_by_weights(engine: str) -> bool:
-    """Whether what an engine plans depends on what the weights take (llama.cpp's fit)."""
-    return known(engine) == "llama.cpp"
-
-
-def loading(model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Loading:
-    """Return what the plan's engine makes of a checkpoint as it loads it.
-
-    Args:
-        model: as published.
-        deployment: as asked for.
-        plan: of both.
-    """
-    module = import_module(ENGINES[known(plan.engine)])
-    own = getattr(module, "loading", None)
-    if own is None:
-        from kvcalc.core.weight_loading import Loading  # with the weights alone
-
-        return Loading(dtype=plan.model_dtype)
-    made: Loading = own(model, deployment, plan)
-    return made
 
 
 def shares_out(engine: str) -> bool:

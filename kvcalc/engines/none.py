@@ -20,8 +20,9 @@ from kvcalc.core.plan import CachePlan, Group, Pool, Rank
 from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Window
 from kvcalc.core.states import STATE_LAYOUTS, VLLM_STATES
 from kvcalc.core.units import format_count
+from kvcalc.engines.engine import Engine
 
-__all__ = ["CONVENTION", "DEFAULT_BLOCK_SIZE", "DEFAULT_MAX_MODEL_LEN", "plan"]
+__all__ = ["CONVENTION", "DEFAULT_BLOCK_SIZE", "DEFAULT_MAX_MODEL_LEN", "ENGINE", "plan"]
 
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_MAX_MODEL_LEN = 8192
@@ -226,3 +227,10 @@ def _notes(model: ModelSpec, deployment: Deployment) -> list[str]:
             f" {' + '.join(map(str, sizes))}; the fullest stage is shown"
         )
     return notes
+
+
+class _NoEngine(Engine):
+    sequences = None
+
+
+ENGINE = _NoEngine("none")

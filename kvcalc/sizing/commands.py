@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_bytes
 from kvcalc.core.weight_dtypes import weight_width
-from kvcalc.sizing.builders import BUILDERS
+from kvcalc.engines import engine_of
+from kvcalc.engines.command import Words
 from kvcalc.sizing.question import Question
-from kvcalc.sizing.spelling import ON_LOADING, spelled
-from kvcalc.sizing.words import Words
 
-__all__ = ["command", "spelled"]
+__all__ = ["command"]
 
 _NO_MODEL = "MODEL"
 """Stands where nothing tells what the engine is to load."""
@@ -27,12 +26,11 @@ def command(question: Question) -> tuple[str | None, tuple[str, ...]]:
     and cannot be said in flags is told.
     """
     deployment = question.deployment
-    build = BUILDERS.get(deployment.engine)
-    if build is None:
-        return None, (f"kvcalc knows no command that starts {deployment.engine}",)
-    said = Words(deployment)
+    engine = engine_of(deployment.engine)
+    said = Words(engine, deployment)
     source = _source(question)
-    build(said, question.model, source)
+    if not engine.command(said, question.model, source):
+        return None, (f"kvcalc knows no command that starts {deployment.engine}",)
     said.start(*_quantized(question))
     said.leftovers()
     words = [*(f"{name}={value}" for name, value in said.variables.items()), *said.words]
@@ -42,7 +40,7 @@ def command(question: Question) -> tuple[str | None, tuple[str, ...]]:
 
 def _source(question: Question) -> str:
     model = question.model
-    if question.deployment.engine != "llama.cpp":
+    if not engine_of(question.deployment.engine).loads_gguf:
         return model.origin or _NO_MODEL
     if model.origin is not None and model.origin.lower().endswith(".gguf"):
         return model.origin
@@ -59,7 +57,8 @@ def _quantized(question: Question) -> tuple[str, ...]:
     if wanted is None or _is_stored(question, wanted):
         return ()
     folded = wanted.strip().lower()
-    return ON_LOADING.get((question.deployment.engine, _FOLDED.get(folded, folded)), ())
+    on_loading = engine_of(question.deployment.engine).on_loading
+    return on_loading.get(_FOLDED.get(folded, folded), ())
 
 
 def _is_stored(question: Question, wanted: str) -> bool:
@@ -83,14 +82,15 @@ def _of_release(question: Question) -> Iterator[str]:
 def _caveats(question: Question, source: str) -> Iterator[str]:
     """Yield what to put in, and in place of what."""
     model, engine = question.model, question.deployment.engine
+    loads_gguf = engine_of(engine).loads_gguf
     wanted = question.quantization
     file = (model.origin or "").lower().endswith(".gguf")
-    if engine == "llama.cpp" and not file:
+    if loads_gguf and not file:
         yield f"{source} is to be made of {model.origin or model.name}, or found"
     elif model.origin is None:
         yield f"put in {source} what {engine} is to load: nothing tells it of {model.name}"
     if wanted is not None and not _is_stored(question, wanted) and not _quantized(question):
-        if engine == "llama.cpp" and not file:
+        if loads_gguf and not file:
             return
         yield f"weights in {wanted} are another checkpoint: put its name in place of {source}"
 

@@ -12,7 +12,7 @@ from kvcalc.core.memory import End, MemoryBudget, Term
 from kvcalc.core.model import PARTITION
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
-from kvcalc.sizing.changes import changed
+from kvcalc.engines.changes import changed
 from kvcalc.sizing.question import Question
 from kvcalc.sizing.sizes import OWN_SIZES, sizes_of
 from kvcalc.sizing.worked import Worked

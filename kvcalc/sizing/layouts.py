@@ -7,8 +7,10 @@ from typing import Any
 
 from kvcalc.core.answers import Layout
 from kvcalc.core.errors import InvalidValueError, KvcalcError
-from kvcalc.core.model import PARTITION, stage_sizes
-from kvcalc.sizing.changes import Change, changed
+from kvcalc.core.model import stage_sizes
+from kvcalc.engines import engine_of
+from kvcalc.engines.changes import Change, changed
+from kvcalc.engines.engine import Sizes
 from kvcalc.sizing.figured import figured
 from kvcalc.sizing.figures import alone, figures, totals
 from kvcalc.sizing.question import Question, work
@@ -46,7 +48,7 @@ def layouts(question: Question, num_gpus: int) -> tuple[Layout, ...]:
 
 
 def _ways(question: Question, num_gpus: int) -> Iterator[Change]:
-    engine = question.deployment.engine
+    engine = engine_of(question.deployment.engine)
     for tp in range(1, num_gpus + 1):
         if num_gpus % tp:
             continue
@@ -59,19 +61,9 @@ def _ways(question: Question, num_gpus: int) -> Iterator[Change]:
                 "pipeline_parallel_size": pp,
                 "data_parallel_size": dp,
             }
-            yield Change(_name(tp, pp, dp), settings)
-            if pp == 1 and dp == 1 and tp > 1 and engine == "sglang":
-                # Each rank is a group that holds requests of its own: their figures add up.
-                yield Change(
-                    f"{_name(tp, pp, dp)}, DP attention",
-                    {**settings, "data_parallel_size": tp},
-                    {"enable_dp_attention": True},
-                )
-            if pp == 1 and tp > 1 and engine == "vllm":
-                for dcp in range(2, tp + 1):
-                    if tp % dcp == 0:
-                        own = {**settings, "decode_context_parallel_size": dcp}
-                        yield Change(f"{_name(tp, pp, dp)}, DCP{dcp}", own)
+            layout = Change(_name(tp, pp, dp), settings)
+            yield layout
+            yield from engine.layouts(layout, Sizes(tp, pp, dp))
 
 
 def better_split(question: Question, change: Change) -> Change | None:
@@ -83,7 +75,8 @@ def better_split(question: Question, change: Change) -> Change | None:
     asked = change.applied(question)
     pp = asked.deployment.pipeline_parallel_size
     layers = question.model.num_hidden_layers
-    if pp == 1 or asked.deployment.engine != "vllm" or layers < 2 * pp:
+    setting = engine_of(asked.deployment.engine).layer_partition
+    if pp == 1 or setting is None or layers < 2 * pp:
         return None
     sizes = list(stage_sizes(layers, pp))
     best, found = -1.0, None
@@ -91,7 +84,7 @@ def better_split(question: Question, change: Change) -> Change | None:
         told = Change(
             f"{change.name} in {'+'.join(map(str, sizes))} layers",
             change.settings,
-            {PARTITION: ",".join(map(str, sizes))},
+            {setting: ",".join(map(str, sizes))},
         )
         try:
             done = work(told.applied(question))

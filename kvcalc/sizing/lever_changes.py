@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvcalc.core.units import format_count
-from kvcalc.sizing.changes import Change, share_change
+from kvcalc.engines import engine_of
+from kvcalc.engines.changes import Change, share_change
 from kvcalc.sizing.figured import figured
 from kvcalc.sizing.question import Question
-from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sharing import largest_share
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve.cards import left_to_host
@@ -24,28 +23,24 @@ SURELY_STARTS = "the largest share that surely starts"
 """What is told of such a share, where the goal is met with it."""
 
 _UTILISATIONS = (0.95, 0.98)
-_FEWER_TOKENS = 2048
-_BLOCKS = (16, 32, 64, 128)
-_WEIGHTS = ("fp8", "int4")
-_GGUF = ("q8_0", "q4_k_m")
 _MOST_RANKS = 16
 """Tensor-parallel ranks of a layout that is usual: those of two nodes."""
-_WIDE = ("bfloat16", "float16", "float32")
 
 
 def lever_changes(question: Question, worked: Worked) -> Iterator[Change]:
     """Yield the changes that an engine knows, whether or not they do anything here."""
-    deployment, engine = question.deployment, question.deployment.engine
+    deployment, engine = question.deployment, engine_of(question.deployment.engine)
     card = bool(worked.memory)
     yield from _unbound(question, worked)
     if card or not worked.runs("low"):
         yield from _shares(question, worked)
         if question.weights_bytes is None:  # else nothing tells what they are kept in
             yield from _weights(question)
-    yield from _cache_dtypes(question, worked)
-    if engine == "llama.cpp":
-        yield from _llamacpp(question, worked)
-    else:
+    yield from engine.cache_levers(worked.plan.kv_cache_dtype)
+    if card and not worked.meets("middle") and worked.crowded is None:
+        tries = Tries(question)
+        yield from left_to_host(question, lambda change: tries.meet(change, "low"))
+    if engine.tensor_parallel:
         yield from _parallel(question)
     if worked.plan.max_model_len > 1:
         half = worked.plan.max_model_len // 2
@@ -55,25 +50,7 @@ def lever_changes(question: Question, worked: Worked) -> Iterator[Change]:
         )
         if held not in (0, half):
             yield of_length(question, held)._replace(caution="longer requests are refused")
-    if engine == "vllm":
-        yield from _vllm(question, worked)
-    elif engine == "sglang":
-        yield Change(
-            "no shared prefixes",
-            {},
-            {"disable_radix_cache": True},
-            caution="prompts are recomputed",
-        )
-        if card:
-            yield Change(
-                "no CUDA graphs", {}, {"disable_cuda_graph": True}, caution="slower decoding"
-            )
-            yield Change(
-                "chunks of 2,048 tokens",
-                {},
-                {"chunked_prefill_size": 2048},
-                caution="slower prefill",
-            )
+    yield from engine.levers(deployment, worked.plan, on_gpu=card)
     if deployment.speculative_method is not None:
         yield Change(
             "no speculation",
@@ -88,8 +65,8 @@ def _unbound(question: Question, worked: Worked) -> Iterator[Change]:
     if lifted is not None:
         shorter = ", longer ones are refused" if "max_model_len" in lifted.settings else ""
         yield lifted._replace(caution=f"more requests wait{shorter}")
-    # llama.cpp's slots share a context that the settings size.
-    sized = question.deployment.engine == "llama.cpp" and not worked.cache_holds("high")
+    shared = engine_of(question.deployment.engine).shared_context
+    sized = shared and not worked.cache_holds("high")
     if worked.crowded is not None or sized:  # a server runs those of all its groups of ranks
         groups = sizes_of(question.deployment).groups
         yield sequences_change(question, worked.each * groups)
@@ -99,7 +76,7 @@ def _unbound(question: Question, worked: Worked) -> Iterator[Change]:
 
 def _shares(question: Question, worked: Worked) -> Iterator[Change]:
     deployment = question.deployment
-    setting = SHARES.get(deployment.engine)
+    setting = engine_of(deployment.engine).share
     if setting is None:
         return
     field = setting == "gpu_memory_utilization"
@@ -126,44 +103,13 @@ def _largest(worked: Worked) -> float:
 
 
 def _weights(question: Question) -> Iterator[Change]:
-    words = _GGUF if question.deployment.engine == "llama.cpp" else _WEIGHTS
-    for word in words:
+    for word in engine_of(question.deployment.engine).weight_formats:
         if word != question.quantization:
             yield Change(
                 f"weights in {word}",
                 quantization=word,
                 caution="another checkpoint; quality changes",
             )
-
-
-def _cache_dtypes(question: Question, worked: Worked) -> Iterator[Change]:
-    engine, now = question.deployment.engine, worked.plan.kv_cache_dtype
-    if engine == "llama.cpp":
-        for kind in ("q8_0", "q4_0"):
-            if now != kind:
-                yield Change(
-                    f"cache in {kind}",
-                    {"kv_cache_dtype": kind},
-                    caution="needs flash attention; quality changes",
-                )
-        return
-    if now in _WIDE and engine != "transformers":
-        yield Change("cache in fp8", {"kv_cache_dtype": "fp8"}, caution="quality may change")
-
-
-def _llamacpp(question: Question, worked: Worked) -> Iterator[Change]:
-    args = question.deployment.engine_args
-    if worked.memory and not worked.meets("middle") and worked.crowded is None:
-        tries = Tries(question)
-        yield from left_to_host(question, lambda change: tries.meet(change, "low"))
-    if args.get("swa_full"):
-        yield Change("windows alone (no --swa-full)", {}, {"swa_full": False})
-    yield Change("steps of 128 tokens", {}, {"ubatch_size": 128}, caution="slower prompts")
-    yield Change(
-        "cache in host memory", {}, {"no_kv_offload": True}, caution="much slower decoding"
-    )
-    if args.get("parallel") != 1:
-        yield Change("one sequence", {}, {"parallel": 1}, caution="requests wait for one another")
 
 
 def _parallel(question: Question) -> Iterator[Change]:
@@ -181,29 +127,3 @@ def _parallel(question: Question) -> Iterator[Change]:
             {"tensor_parallel_size": tp // 2, "data_parallel_size": 2 * dp},
             caution="the same GPUs; each holds more of the weights",
         )
-
-
-def _vllm(question: Question, worked: Worked) -> Iterator[Change]:
-    deployment = question.deployment
-    for size in range(2, deployment.tensor_parallel_size + 1):
-        if deployment.tensor_parallel_size % size == 0:
-            yield Change(
-                f"decode context parallel {size}",
-                {"decode_context_parallel_size": size},
-                caution="the same GPUs; ranks share a sequence's tokens",
-            )
-    if worked.plan.reuse_tokens is not None:
-        yield Change(
-            "no prefix caching", {"enable_prefix_caching": False}, caution="prompts are recomputed"
-        )
-    if deployment.disable_hybrid_kv_cache_manager:
-        yield Change("windows alone (hybrid manager)", {"disable_hybrid_kv_cache_manager": False})
-    for block in _BLOCKS:
-        yield Change(f"blocks of {block}", {"block_size": block})
-    yield Change(
-        f"steps of {format_count(_FEWER_TOKENS)} tokens",
-        {"max_num_batched_tokens": _FEWER_TOKENS},
-        caution="slower prefill",
-    )
-    if worked.memory:
-        yield Change("no CUDA graphs", {"enforce_eager": True}, caution="slower decoding")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from kvcalc.core.answers import Figures, Lever, RefusedLever
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_count
-from kvcalc.sizing.changes import Change, cost
+from kvcalc.engines import engine_of
+from kvcalc.engines.changes import Change, cost
 from kvcalc.sizing.figured import figured
 from kvcalc.sizing.lever_changes import SURELY_STARTS, lever_changes
 from kvcalc.sizing.question import Question, work
@@ -110,7 +111,8 @@ def _more_gpus(
     question: Question, worked: Worked, expected: Figures
 ) -> Lever | RefusedLever | None:
     """Return the fewest GPUs that meet a goal, or why none do."""
-    if question.deployment.engine == "llama.cpp" or not question.deployment.gpu:
+    splits = engine_of(question.deployment.engine).tensor_parallel
+    if not splits or not question.deployment.gpu:
         return None
     found = num_gpus(question)
     if found.change is None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.units import format_count
+from kvcalc.engines import engine_of
 from kvcalc.sizing.question import Question
-from kvcalc.sizing.shares import SHARES
 
 __all__ = ["beyond_maximum", "without_effect"]
 
@@ -34,7 +34,7 @@ def without_effect(question: Question) -> Iterator[str]:
     given = deployment.kv_cache_memory_bytes is not None
     named = isinstance(deployment.gpu, GpuSpec)
     if given:
-        share = SHARES.get(deployment.engine, "")
+        share = engine_of(deployment.engine).share or ""
         own = deployment.engine_args.get(share)
         asked = deployment.gpu_memory_utilization if own is None else own
         if asked is not None:

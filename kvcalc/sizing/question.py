@@ -16,13 +16,12 @@ from kvcalc.core.lengths import Lengths
 from kvcalc.core.memory import MemoryBudget
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.units import cdiv, format_bytes, format_count
+from kvcalc.core.units import cdiv, format_bytes
 from kvcalc.core.visible import left_free
-from kvcalc.engines import budgets, plan, plans_by_weights, shares_out
-from kvcalc.sizing.shares import LONGER
+from kvcalc.engines import budgets, engine_of, plan, shares_out
 from kvcalc.sizing.sharing import Refusal, check_shares, with_free
 from kvcalc.sizing.sizes import sizes_of
-from kvcalc.sizing.weights import as_weighed, least_without_cache, weights_of
+from kvcalc.sizing.weights import as_weighed, weights_of
 from kvcalc.sizing.worked import Worked
 
 __all__ = ["Question", "listen", "work"]
@@ -99,7 +98,7 @@ def work(question: Question) -> Worked:
 
 
 def _worked(question: Question) -> Worked:
-    if plans_by_weights(question.deployment.engine):
+    if engine_of(question.deployment.engine).plans_by_weights:
         model = as_weighed(question.model, question.weights_bytes, question.quantization)
         question = question._replace(model=model, weights_bytes=None, quantization=None)
     deployment = with_free(question.deployment, question.free_bytes)
@@ -130,9 +129,8 @@ def _worked(question: Question) -> Worked:
     middles = tuple((low + high) // 2 for low, high in zip(lows, highs, strict=True))
     cards = _on_cards(found, counted)
     barred = _moves_too_much(question, found)
-    if not cards and deployment.engine == "llama.cpp":
-        alone = _context_alone if found.moved_bytes else _weights_alone
-        barred = barred or alone(question, deployment)
+    if not cards:
+        barred = barred or _without_cache(question, deployment, found)
     return Worked(found, memory, lows, middles, highs, each, cards, gpu, barred, long, own)
 
 
@@ -143,10 +141,10 @@ def _on_cards(found: CachePlan, memory: tuple[MemoryBudget, ...]) -> tuple[Memor
 
 def _too_long(question: Question, found: CachePlan) -> Refusal | None:
     """Return why an engine refuses a maximum that is more than the model was made for."""
-    switch = LONGER.get(found.engine)
+    engine = engine_of(found.engine)
+    switch = engine.longer
     allowed = question.deployment.engine_args.get(switch or "")
-    stretched = found.engine != "sglang"  # which takes max_position_embeddings as it stands
-    lines = beyond(question.model, found.max_model_len, stretched=stretched)
+    lines = beyond(question.model, found.max_model_len, stretched=engine.counts_stretched)
     if switch is None or not lines or str(allowed).lower() in ("1", "true"):
         return None
     return Refusal(f"{lines[0]}, and {found.engine} refuses that unless {switch}=1 is set", 0)
@@ -195,48 +193,20 @@ def _moves_too_much(question: Question, found: CachePlan) -> Refusal | None:
     return Refusal(f"{found.engine} moves {moved} of the weights to the host", found.moved_bytes)
 
 
-def _context_alone(question: Question, deployment: Deployment) -> Refusal | None:
-    """Return why llama.cpp cannot use a GPU of which all layers have moved to the host."""
-    from kvcalc.engines.llamacpp.terms import driver_term  # only its questions need it
-
+def _without_cache(question: Question, deployment: Deployment, found: CachePlan) -> Refusal | None:
+    """Return why GPUs cannot be used on which the plan has no cache; None where they can."""
     gpu = deployment.gpu
     if not isinstance(gpu, GpuSpec):
         return None
-    least = driver_term(gpu).low_bytes
-    seen = left_free(gpu, question.free_bytes).high_bytes
-    if least <= seen:
-        return None
-    return Refusal(
-        f"the driver's context alone takes at least {format_bytes(least)}, and"
-        f" {format_bytes(seen)} of {gpu.name} are free",
-        least - seen,
-    )
-
-
-def _weights_alone(question: Question, deployment: Deployment) -> Refusal | None:
-    """Return why the weights cannot be on the cards while llama.cpp's cache is the host's."""
-    from kvcalc.engines.llamacpp.settings import resolve  # only its questions need it
-
-    placing = resolve(question.model, deployment, []).placing
-    layers, count = question.model.num_hidden_layers, placing.n_gpu_layers
-    on_cards = layers if count is None else min(count - 1, layers)  # the output counts as one
-    gpu = deployment.gpu
-    if on_cards < 0 or not isinstance(gpu, GpuSpec):
-        return None
-    least = least_without_cache(
+    why = engine_of(deployment.engine).barred(
         question.model,
-        on_cards,
+        deployment,
+        found,
+        left_free(gpu, question.free_bytes).high_bytes,
         quantization=question.quantization,
         total_bytes=question.weights_bytes,
     )
-    seen = left_free(gpu, question.free_bytes).high_bytes * len(placing.shares)
-    if least <= seen:
-        return None
-    return Refusal(
-        f"the weights of {format_count(on_cards)} layers and the output take at least"
-        f" {format_bytes(least)} of the {format_bytes(seen)} of {gpu.name}",
-        least - seen,
-    )
+    return None if why is None else Refusal(*why)
 
 
 def _beside(question: Question, found: CachePlan, given: int) -> tuple[MemoryBudget, ...]:

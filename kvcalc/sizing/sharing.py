@@ -11,7 +11,7 @@ from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, NotModelledError
 from kvcalc.core.memory import End, MemoryBudget, Term, summed
 from kvcalc.core.units import format_bytes
-from kvcalc.sizing.shares import SHARES
+from kvcalc.engines import engine_of
 
 if TYPE_CHECKING:
     from kvcalc.sizing.question import Question
@@ -52,7 +52,8 @@ def one_of_several(question: Question) -> tuple[Question, tuple[str, ...]]:
     if count == 1:
         return question, ()
     deployment = question.deployment
-    if SHARES.get(deployment.engine) != _OF_THE_CARD:
+    engine = engine_of(deployment.engine)
+    if engine.share != _OF_THE_CARD:
         raise NotModelledError(
             f"several servers on one card are not modelled for {deployment.engine}, whose share is"
             " not one of the whole card",
@@ -61,7 +62,9 @@ def one_of_several(question: Question) -> tuple[Question, tuple[str, ...]]:
     check_shares(deployment, count)
     share = deployment.gpu_memory_utilization
     if share is None:
-        share = max(1, int(_default_share(deployment) * _STEPS / count)) / _STEPS
+        share = (
+            max(1, int(engine.default_share(deployment.engine_version) * _STEPS / count)) / _STEPS
+        )
     settings = msgspec.structs.replace(deployment, gpu_memory_utilization=share)
     each = f"each of {count} servers has gpu_memory_utilization {share:g}"
     order = (
@@ -70,15 +73,6 @@ def one_of_several(question: Question) -> tuple[Question, tuple[str, ...]]:
     )
     notes = (f"{each}: a share of the whole card, not of what is free", order)
     return question._replace(deployment=settings), notes
-
-
-def _default_share(deployment: Deployment) -> float:
-    """Return the share that the release takes unasked."""
-    from kvcalc.engines.vllm.rules import rules_of  # only several servers ask for it
-    from kvcalc.engines.vllm.version import release
-
-    version = deployment.engine_version if deployment.engine == "vllm" else None
-    return rules_of(release(version)).gpu_memory_utilization
 
 
 def check_shares(deployment: Deployment, count: int) -> None:
@@ -117,9 +111,10 @@ def with_free(deployment: Deployment, free_bytes: int | None) -> Deployment:
             f"{format_bytes(free_bytes)} free of {format_bytes(gpu.memory_bytes)}",
             hint="give what the driver calls free",
         )
-    if deployment.engine != "llama.cpp" or "device_memory" in deployment.engine_args:
+    setting = engine_of(deployment.engine).free_setting
+    if setting is None or setting in deployment.engine_args:
         return deployment
-    args = {**deployment.engine_args, "device_memory": f"{free_bytes} B"}
+    args = {**deployment.engine_args, setting: f"{free_bytes} B"}
     return msgspec.structs.replace(deployment, engine_args=args)
 
 

@@ -1,15 +1,13 @@
-"""How many GPUs a deployment has, as the engine reads its settings."""
+"""How many GPUs a deployment has, as its engine reads its settings."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import msgspec
-
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
+from kvcalc.engines import engine_of
+from kvcalc.engines.engine import Engine, Sizes
 
-__all__ = ["OWN_SIZES", "Sizes", "sizes_asked", "sizes_of"]
+__all__ = ["OWN_SIZES", "sizes_asked", "sizes_of"]
 
 OWN_SIZES = (
     *("tp", "tp_size", "tensor_parallel_size", "pp", "pp_size", "pipeline_parallel_size"),
@@ -19,48 +17,9 @@ OWN_SIZES = (
 """Settings of engines, in their own words, that say how many GPUs share what."""
 
 
-class Sizes(NamedTuple):
-    """Ranks and replicas.
-
-    Attributes:
-        tp, pp: tensor and pipeline parallel size.
-        replicas: servers beside each other.
-        groups: groups of ranks within a server that hold requests of their own (DP attention).
-    """
-
-    tp: int
-    pp: int
-    replicas: int
-    groups: int = 1
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs of all replicas."""
-        return self.tp * self.pp * self.replicas
-
-    @property
-    def holders(self) -> int:
-        """Replicas and groups: how many times the figures of a plan are there."""
-        return self.replicas * self.groups
-
-
 def sizes_of(deployment: Deployment) -> Sizes:
-    """Return the sizes of a deployment; SGLang's may be said in its own words.
-
-    Raises:
-        InvalidValueError, UnsupportedError, UnknownNameError: settings that SGLang has not.
-    """
-    if deployment.engine != "sglang":
-        return _by_fields(deployment)
-    from kvcalc.engines.sglang.arguments import Arguments, full_name
-    from kvcalc.engines.sglang.flags import REFUSED
-    from kvcalc.engines.sglang.parallel import parallel_of
-
-    # What is not modelled says nothing about sizes: the plan tells of it.
-    args = {k: v for k, v in deployment.engine_args.items() if full_name(k) not in REFUSED}
-    known = msgspec.structs.replace(deployment, engine_args=args)
-    found = parallel_of(known, Arguments(known), [])
-    return Sizes(found.tp, found.pp, found.replicas, found.attn_dp)
+    """Return the sizes of a deployment; see Engine.sizes."""
+    return engine_of(deployment.engine).sizes(deployment)
 
 
 def sizes_asked(deployment: Deployment) -> Sizes:
@@ -68,12 +27,4 @@ def sizes_asked(deployment: Deployment) -> Sizes:
     try:
         return sizes_of(deployment)
     except KvcalcError:
-        return _by_fields(deployment)
-
-
-def _by_fields(deployment: Deployment) -> Sizes:
-    return Sizes(
-        deployment.tensor_parallel_size,
-        deployment.pipeline_parallel_size,
-        deployment.data_parallel_size,
-    )
+        return Engine(deployment.engine).sizes(deployment)

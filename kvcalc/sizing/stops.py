@@ -13,7 +13,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.memory import End
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.engines import refusal_codes
-from kvcalc.sizing.changes import Change
+from kvcalc.engines.changes import Change
 from kvcalc.sizing.question import Question
 from kvcalc.sizing.solve.lengths import LEAST_LENGTH, of_length
 from kvcalc.sizing.solve.searches import Tries

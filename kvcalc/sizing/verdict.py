@@ -12,9 +12,9 @@ from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.memory import summed
 from kvcalc.core.units import format_bytes, format_concurrency, format_count, format_number_of
+from kvcalc.engines import engine_of
 from kvcalc.sizing.host import host_warning
 from kvcalc.sizing.question import Question, work
-from kvcalc.sizing.shares import PLACES, SHARES
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.stops import within_floor
 from kvcalc.sizing.worked import Worked
@@ -139,7 +139,7 @@ def _answer(question: Question, worked: Worked, setting: str, value: float) -> s
         return f"Up to {format_number_of(count, 'sequence')} of {each} at once"
     if setting == "ngl":
         return f"Up to {format_number_of(count, 'layer')} on the GPU"
-    return f"{SHARES[question.deployment.engine]} {value:g}"
+    return f"{engine_of(question.deployment.engine).share} {value:g}"
 
 
 def _goal(question: Question, worked: Worked, setting: str) -> str:
@@ -209,7 +209,7 @@ def _yes(question: Question, worked: Worked, low: Figures, high: Figures) -> str
             host += ", if it has room"
     if places is None or low.max_concurrency <= places:
         return f"Yes: {room} {longest} at once{every}{host}."
-    setting = PLACES.get(worked.plan.engine, "max_num_seqs")
+    setting = engine_of(worked.plan.engine).running
     return (
         f"Yes: {format_count(places)} {longest} run at once{every} ({setting}), and the cache has"
         f" room for {room}."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from kvcalc.core.deployment import Deployment
@@ -15,10 +13,10 @@ from kvcalc.core.size import ModelSize
 from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, weight_width
 from kvcalc.core.weight_loading import Loading, as_loaded
 from kvcalc.core.weights import beside_bytes, weights_on_rank
-from kvcalc.engines import loading as loading_of
+from kvcalc.engines import engine_of
 from kvcalc.sizing.sizes import sizes_of
 
-__all__ = ["least_without_cache", "weights_of"]
+__all__ = ["as_weighed", "weights_of"]
 
 
 def weights_of(
@@ -41,8 +39,9 @@ def weights_of(
     Raises:
         UnsupportedError, UnknownNameError: nothing tells them, or no such format.
     """
-    loading = loading_of(model, deployment, found)
-    if deployment.engine == "llama.cpp":
+    engine = engine_of(deployment.engine)
+    loading = engine.loading(model, deployment, found)
+    if engine.plans_by_weights:
         return _by_device(as_loaded(model, loading), found, total_bytes, quantization)
     tp, pp, replicas, groups = sizes_of(deployment)
     experts = tp * replicas if deployment.enable_expert_parallel else None
@@ -72,20 +71,10 @@ def weights_of(
             low = max(0, own.low_bytes - _tables(draft, deployment, tp))
             term = _added(term, low, own.high_bytes, f" and the draft's, {own.source}")
         term = _added(term, 0, beside_bytes(model, tp, loading), "")
-        if "cpu_offload_gb" in deployment.engine_args:
-            from kvcalc.engines.vllm.offload import left_on_gpu  # few questions ask for it
-
-            share = found.ranks[stage].share
-            layers = model.num_hidden_layers // pp if share is None else share.num_hidden_layers
-            term = left_on_gpu(
-                term,
-                model,
-                deployment,
-                layers=layers,
-                version=found.engine_version or "",
-                asked=quantization,
-            )
-        terms.append(term)
+        share = found.ranks[stage].share
+        layers = model.num_hidden_layers // pp if share is None else share.num_hidden_layers
+        asked = {"layers": layers, "quantization": quantization}
+        terms.append(engine.left_on_gpu(term, model, deployment, found, **asked))
     return tuple(terms)
 
 
@@ -94,7 +83,8 @@ def _own_drafts(deployment: Deployment) -> bool:
     method = deployment.speculative_method
     if method is None:
         proposes = deployment.num_speculative_tokens is not None
-        return deployment.engine == "vllm" and proposes and deployment.draft_model is None
+        unnamed = engine_of(deployment.engine).unnamed_drafts
+        return unnamed and proposes and deployment.draft_model is None
     return method.endswith("mtp")
 
 
@@ -152,18 +142,6 @@ def as_weighed(model: ModelSpec, total_bytes: int | None, quantization: str | No
         weights_source=None if total_bytes is None else "as given",
     )
     return msgspec.structs.replace(model, size=size, weights=())
-
-
-def least_without_cache(model: ModelSpec, layers: int, **asked: Any) -> int:
-    """Return the bytes of weights that so many layers and the output take of llama.cpp's cards.
-
-    Args:
-        model: with its sizes.
-        layers: that leave the host, the output apart.
-        asked: as in weights_on_rank.
-    """
-    first = model.num_hidden_layers - layers
-    return weights_on_rank(model, pp=2, stage=1, sizes=(first, layers), **asked).low_bytes
 
 
 def _by_head(

@@ -11,8 +11,8 @@ from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.memory import End, HostBudget, MemoryBudget
 from kvcalc.core.plan import CachePlan, Floor
 from kvcalc.core.units import format_count
+from kvcalc.engines import engine_of
 from kvcalc.sizing.host import host_budget, host_refusal
-from kvcalc.sizing.shares import PLACES
 from kvcalc.sizing.sharing import Refusal, refused
 
 __all__ = ["Worked", "too_many"]
@@ -158,5 +158,5 @@ def too_many(found: CachePlan, sequences: int) -> str | None:
     places = found.places
     if places is None or sequences <= places:
         return None
-    setting = PLACES.get(found.engine, "max_num_seqs")
+    setting = engine_of(found.engine).running
     return f"no more than {format_count(places)} run at once ({setting}), whatever the memory"

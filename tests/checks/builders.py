@@ -13,8 +13,8 @@ from kvcalc.checks.servers import of_server
 from kvcalc.checks.targets import Target
 from kvcalc.core.check_report import CheckReport
 from kvcalc.core.checks import Assertion, Check, parse_assertion
+from kvcalc.engines import engine_of
 from kvcalc.manifests.found import Finding, GpuRequest, Invocation, Server, Setting, Word
-from kvcalc.sizing.spelling import FIELDS
 
 __all__ = ["by_code", "checked", "codes", "gpus", "report_on", "server", "target"]
 
@@ -83,7 +83,7 @@ def server(
         *((n, v, "arg") for n, v in (args or {}).items()),
         *((n, v, "other") for n, v in (other or {}).items()),
     ]
-    flags = FIELDS.get(engine or "", {})
+    flags = {} if engine is None else engine_of(engine).flags
     settings = tuple(
         Setting(n, v, kind, flags.get(n, f"--{n.replace('_', '-')}"), line)  # type: ignore[arg-type]
         for line, (n, v, kind) in enumerate(given, 11)

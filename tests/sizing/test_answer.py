@@ -9,10 +9,10 @@ import pytest
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError, UsageError
+from kvcalc.engines.changes import Change
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
-from kvcalc.sizing.changes import Change
 from kvcalc.sizing.lever_changes import lever_changes
 from kvcalc.sizing.question import work
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError, UnsupportedError
+from kvcalc.engines.changes import Change, changed
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
-from kvcalc.sizing.changes import Change, changed
 from kvcalc.sizing.question import work
 from kvcalc.sizing.solve import solve
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError, UnsupportedError
+from kvcalc.engines import engine_of
+from kvcalc.engines.changes import share_change
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
-from kvcalc.sizing.changes import share_change
 from kvcalc.sizing.question import work
-from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.solve import solve
 
 _GIB = 2**30
@@ -46,7 +46,7 @@ questions = st.builds(
 
 
 def _with(question: Question, share: float) -> Question:
-    return share_change(SHARES[question.deployment.engine], share).applied(question)
+    return share_change(str(engine_of(question.deployment.engine).share), share).applied(question)
 
 
 def _surely(question: Question, share: float) -> bool:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError, UnsupportedError
+from kvcalc.engines.changes import changed
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
-from kvcalc.sizing.changes import changed
 from kvcalc.sizing.solve import solve
 
 _GIB = 2**30

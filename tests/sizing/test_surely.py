@@ -13,12 +13,12 @@ from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.memory import MemoryBudget, Term
+from kvcalc.engines import engine_of
+from kvcalc.engines.changes import Change, changed
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
-from kvcalc.sizing.changes import Change, changed
 from kvcalc.sizing.question import work
-from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sharing import one_of_several
 from kvcalc.sizing.solve import solved
 
@@ -40,7 +40,7 @@ def _any(
     engine: str, share: float | None, given: int | None, free: int | None, **more: Any
 ) -> Question:
     gpu = load_gpu(more["gpu"])
-    name = SHARES.get(engine)
+    name = engine_of(engine).share
     if share is not None and name == "gpu_memory_utilization":
         more[name] = share
     elif share is not None and name is not None:
@@ -196,7 +196,7 @@ def test_a_plain_run_at_a_solution_is_yes(question: Question, setting: str) -> N
     near = round(value + steps[setting], 3) if setting.startswith("gpu") else value + steps[setting]
     field = {"max-model-len": "max_model_len", "kv-memory": "kv_cache_memory_bytes"}.get(setting)
     if field is None:
-        name = SHARES[question.deployment.engine]
+        name = str(engine_of(question.deployment.engine).share)
         own = name == "gpu_memory_utilization"
         beside = Change("", {name: near} if own else {}, {} if own else {name: near})
         beside = beside._replace(settings={"kv_cache_memory_bytes": None, **beside.settings})

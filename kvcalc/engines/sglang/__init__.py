@@ -7,12 +7,10 @@ and for a state (`assemble`, `windows`), and what a budget comes to (`core.sizin
 
 from __future__ import annotations
 
-from kvcalc.core.deployment import Deployment, GpuSpec
+from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
-from kvcalc.core.size import ModelSize
-from kvcalc.core.weight_loading import Loading, Tile, padding
 from kvcalc.engines.sglang.assemble import ranks_of, stage_sizes, stages_of
 from kvcalc.engines.sglang.checks import check_start, floors_of
 from kvcalc.engines.sglang.compressed import check_compressed, compressed_ranks
@@ -30,10 +28,7 @@ from kvcalc.engines.sglang.settings import Settings, resolve
 from kvcalc.engines.sglang.start_up import start_up_log
 from kvcalc.engines.sglang.version import RELEASES
 
-__all__ = ["RELEASES", "loading", "plan", "start_up_log"]
-
-_TABLE_BYTES = 4
-"""Tables of rotary positions stay in float32 on NVIDIA cards (layers/rotary_embedding/base.py)."""
+__all__ = ["RELEASES", "plan", "start_up_log"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
@@ -71,30 +66,6 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         paged=paged,
         reuse_tokens=settings.page * settings.dcp if settings.radix and not stateful else None,
         pools="mem_cache/memory_pool.py",
-    )
-
-
-def loading(model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Loading:
-    """Return what SGLang makes of a checkpoint as it loads it.
-
-    Experts in mxfp4 are rounded up to what their kernel reads (layers/quantization/mxfp4.py,
-    create_weights): FlashInfer's on B200 and Marlin's to 128 and 256, until 0.5.10 to 256 both;
-    Triton's to 64. With pipeline stages some models have their encoders on every stage
-    (models/gemma3_mm.py), others on the first (models/qwen3_vl.py).
-    """
-    size, gpu = model.size or ModelSize(), deployment.gpu
-    made = Loading(dtype=plan.model_dtype, table_bytes=_TABLE_BYTES)
-    if len(plan.ranks) > 1:
-        made = made._replace(towers=("first", "every"))
-    if "mxfp4" not in (size.expert_dtype, size.weights_dtype) or not size.num_experts:
-        return made
-    tiles: tuple[Tile, ...] = ((64, 1), (128, 256), (256, 256))
-    capability = gpu.compute_capability if isinstance(gpu, GpuSpec) else None
-    if capability is not None and not capability.startswith("10"):
-        tiles = tiles[:-1]
-    tp = deployment.tensor_parallel_size
-    return made._replace(
-        experts=padding(model, tp, tiles), note="experts in mxfp4 are padded to a kernel's tiles"
     )
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.engines.vllm.loading import loading
 from kvcalc.engines.vllm.planning import plan_on
 from kvcalc.engines.vllm.platform import CUDA
 from kvcalc.engines.vllm.start_up import start_up_log
 from kvcalc.engines.vllm.version import RELEASES
 
-__all__ = ["RELEASES", "loading", "plan", "start_up_log"]
+__all__ = ["RELEASES", "plan", "start_up_log"]
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:

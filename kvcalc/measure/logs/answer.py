@@ -18,6 +18,7 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.core.visible import visible
 from kvcalc.engines import plan
+from kvcalc.engines.changes import Change
 from kvcalc.measure.logs.accounting import accounted
 from kvcalc.measure.logs.cures import ONE_BY_ONE, after, cures, end_others
 from kvcalc.measure.logs.evidence import UNTOLD, telling
@@ -35,7 +36,6 @@ from kvcalc.measure.logs.starts import Start
 from kvcalc.measure.logs.terms import excess, terms_of, total_of
 from kvcalc.measure.logs.verdict import ended, held_against, opening, otherwise, outside
 from kvcalc.sizing import Question, answer
-from kvcalc.sizing.changes import Change
 
 __all__ = ["answered"]
 

@@ -21,10 +21,10 @@ from kvcalc.core.logs import Fact, Fix
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_bytes, format_count, format_number_of
 from kvcalc.engines import plan
+from kvcalc.engines.changes import Change, share_change
 from kvcalc.measure.logs.failure import highest_share
 from kvcalc.measure.logs.measured import Measured, card_of
 from kvcalc.sizing import Question, answer
-from kvcalc.sizing.changes import Change, share_change
 from kvcalc.sizing.lever_changes import lever_changes
 from kvcalc.sizing.question import work
 from kvcalc.sizing.sharing import largest_share

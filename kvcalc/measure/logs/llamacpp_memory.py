@@ -12,11 +12,11 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.weight_dtypes import weight_width
 from kvcalc.engines import plan
+from kvcalc.engines.changes import Change
 from kvcalc.engines.llamacpp.budget import compute_of
 from kvcalc.measure.logs.resolve import Given
 from kvcalc.measure.logs.starts import Start
 from kvcalc.sizing import Question
-from kvcalc.sizing.changes import Change
 from kvcalc.sizing.solve import solve
 from kvcalc.sizing.solve.searches import Tries
 from kvcalc.sizing.weights import as_weighed

@@ -26,8 +26,8 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.visible import visible
 from kvcalc.engines import plan
+from kvcalc.engines.changes import Change
 from kvcalc.measure.logs.predict import cache_budget
-from kvcalc.sizing.changes import Change
 from kvcalc.sizing.figures import figures
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.worked import Worked

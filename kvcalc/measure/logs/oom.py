@@ -21,11 +21,11 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.oom_values import OutOfMemory
 from kvcalc.core.units import format_bytes
 from kvcalc.engines import plan
+from kvcalc.engines.changes import Change, share_change
 from kvcalc.measure.logs.fixes import fix_of
 from kvcalc.measure.logs.measured import Gpu, Measured, card_of
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
-from kvcalc.sizing.changes import Change, share_change
 from kvcalc.sizing.weights import weights_of
 
 __all__ = ["RanOut", "judged", "ran_out"]

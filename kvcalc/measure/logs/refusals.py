@@ -16,8 +16,8 @@ from kvcalc.core.logs import Fact
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
+from kvcalc.engines.changes import changed
 from kvcalc.measure.logs.predict import cache_budget
-from kvcalc.sizing.changes import changed
 
 __all__ = ["lifted"]
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from kvcalc.core.errors import KvcalcError, UsageError
-from kvcalc.engines import plans_by_weights
+from kvcalc.engines import engine_of
 from kvcalc.sizing.question import work
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def solved(question: Question, setting: str) -> Solved:
             hint="name the GPU (--gpu), its memory (--gpu-memory) or the cache's (--kv-memory)",
         )
     module, function = SETTINGS[setting]
-    if plans_by_weights(question.deployment.engine) and question.may_move is None:
+    if engine_of(question.deployment.engine).plans_by_weights and question.may_move is None:
         # What the engine would make room for on the host is no room on the GPUs.
         may_move = 0 if setting in _OF_GPUS else _moved(question)
         question = question._replace(may_move=may_move)

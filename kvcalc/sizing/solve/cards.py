@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.memory import End
 from kvcalc.core.search import first_that, last_that
-from kvcalc.sizing.changes import Change
+from kvcalc.engines import engine_of
+from kvcalc.engines.changes import Change
 from kvcalc.sizing.question import Question
 from kvcalc.sizing.solve.searches import Solved, Tries, solved, why_not
 
 __all__ = [
-    "layers_change",
     "layers_on_card",
     "left_to_host",
     "num_gpus",
@@ -47,7 +46,8 @@ def usual_sizes(tries: Tries) -> Iterator[tuple[int, int]]:
     --nnodes 2). Where heads do not divide by a node, it holds stages too. llama.cpp shares layers
     out over as many devices as a machine has (tools/server/README.md, --split-mode).
     """
-    if tries.question.deployment.engine == "llama.cpp":
+    engine = engine_of(tries.question.deployment.engine)
+    if not engine.tensor_parallel:
         yield from ((1, devices) for devices in range(1, _NODE + 1))
         return
     count = 1
@@ -61,7 +61,7 @@ def usual_sizes(tries: Tries) -> Iterator[tuple[int, int]]:
     while tp > 1 and tries.worked(_split(tp, _NODE // tp)) is None:
         tp //= 2
     of_two = [(tp, 2 * _NODE // tp), *([(2 * _NODE, 1)] if tp == _NODE else [])]
-    yield from reversed(of_two) if tries.question.deployment.engine == "sglang" else of_two
+    yield from reversed(of_two) if engine.two_nodes_of_ranks else of_two
     for nodes in range(3, _MOST_GPUS // _NODE + 1):
         yield tp, nodes * _NODE // tp
 
@@ -138,15 +138,13 @@ def _accepted(tries: Tries, changes: Iterable[Change]) -> Change | None:
 
 def layers_on_card(question: Question) -> Solved:
     """Return the most layers that llama.cpp can keep off the host, the output counted as one."""
-    if question.deployment.engine != "llama.cpp":
+    setting = engine_of(question.deployment.engine).gpu_layers(question.model, question.deployment)
+    if setting is None:
         raise UnsupportedError(
             "layers on the GPU (ngl) are llama.cpp's", hint="name --engine llama.cpp"
         )
-    most = question.model.num_hidden_layers + len(question.model.draft_layers) + 1
+    of, most = setting
     tries = Tries(question)
-
-    def of(n: int) -> Change:
-        return layers_change(question, n)
 
     def search(end: End) -> int | None:
         def fits(n: int) -> bool:
@@ -165,40 +163,21 @@ def layers_on_card(question: Question) -> Solved:
     return solved(question, "ngl", value, possible, reason, of)
 
 
-def layers_change(question: Question, n: int) -> Change:
-    """Return llama.cpp's setting for so many layers on the GPU."""
-    return _own(question, f"{n} layers on the GPU", "n_gpu_layers", n)
-
-
 def left_to_host(question: Question, passes: Callable[[Change], bool]) -> Iterator[Change]:
-    """Yield what llama.cpp may leave to the host so that it passes: experts, then whole layers.
+    """Yield what the engine may leave to the host so that it passes, the cheapest kind first.
 
     Args:
-        question: that llama.cpp is asked.
+        question: as it is.
         passes: whether a change does; each is yielded with as little on the host as does.
     """
-    layers = question.model.num_hidden_layers
-    every = layers + len(question.model.draft_layers) + 1
-
-    def experts(n: int) -> Change:
-        return _own(question, f"experts of {n} layers on the host", "n_cpu_moe", n)
-
-    def whole(n: int) -> Change:
-        return layers_change(question, every - n)
-
-    def least(of: Callable[[int], Change], most: int) -> Iterator[Change]:
-        if passes(of(most)):
-            change = of(first_that(lambda n: passes(of(n)), 0, most))
-            yield change._replace(caution="computed by the host, much slower")
-
-    yield from least(experts, layers)
-    yield from least(whole, every)
+    engine = engine_of(question.deployment.engine)
+    for of, most in engine.to_host(question.model, question.deployment):
+        yield from _least(of, most, passes)
 
 
-def _own(question: Question, name: str, setting: str, value: int) -> Change:
-    """Return a setting of llama.cpp's own, however the question spells it."""
-    from kvcalc.engines.llamacpp.args import full_name  # only its questions need it
-
-    spelled = (key for key in question.deployment.engine_args if full_name(key) == setting)
-    given: dict[str, Any] = dict.fromkeys(spelled)
-    return Change(name, {}, {**given, setting: value})
+def _least(
+    of: Callable[[int], Change], most: int, passes: Callable[[Change], bool]
+) -> Iterator[Change]:
+    if passes(of(most)):
+        change = of(first_that(lambda n: passes(of(n)), 0, most))
+        yield change._replace(caution="computed by the host, much slower")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.memory import End
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.units import format_count, format_number_of
 from kvcalc.core.values import MAX_DIMENSION
-from kvcalc.engines import plan
-from kvcalc.sizing.changes import Change
+from kvcalc.engines import engine_of, plan
+from kvcalc.engines.changes import Change
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.sizes import sizes_of
 from kvcalc.sizing.solve.searches import Solved, Tries, largest, solved, why_not
@@ -30,16 +28,6 @@ LEAST_LENGTH = 256
 """A server of fewer tokens is of no use; llama.cpp has no context of fewer."""
 
 _MOST_SEQUENCES = 1 << 20
-_SURE_CONTEXT = 256  # as many cells as llama.cpp has sequences at most
-
-_CONTEXTS = ("ctx_size", "kv_unified_per_slot", "num_ctx", "ollama_context_length")
-"""llama.cpp's and ollama's settings that say how long a context is."""
-
-_SEQUENCES = {"sglang": "max_running_requests"}
-"""Engine -> its own setting for sequences at once, where that is no field of Deployment."""
-
-_UNBOUNDED = ("none", "transformers")
-"""Engines without such a setting."""
 
 
 def max_model_len(question: Question) -> Solved:
@@ -73,8 +61,7 @@ def longest(tries: Tries, end: End, below: int | None = None) -> int | None:
 
 
 def _fewest(question: Question) -> int:
-    """Return the length to begin with: llama.cpp has no context of fewer cells than sequences."""
-    return _SURE_CONTEXT if question.deployment.engine == "llama.cpp" else 1
+    return engine_of(question.deployment.engine).fewest_tokens
 
 
 def longest_planned(question: Question, high: int, fits: Callable[[CachePlan], bool]) -> int:
@@ -97,23 +84,7 @@ def longest_planned(question: Question, high: int, fits: Callable[[CachePlan], b
 
 def of_length(question: Question, n: int) -> Change:
     """Return the engine's setting for sequences of n tokens."""
-    name, deployment = f"maximum of {format_count(n)} tokens", question.deployment
-    if deployment.engine != "llama.cpp":
-        return Change(name, {"max_model_len": n})
-    from kvcalc.engines.llamacpp.args import OLLAMA, full_name  # only its questions need it
-
-    given = {full_name(key): key for key in deployment.engine_args}
-    contexts = [name for name in _CONTEXTS if name in given]
-    if not contexts:
-        return Change(name, {"max_model_len": n})
-    others: dict[str, Any] = {given[name]: None for name in contexts}
-    if any(name in given for name in OLLAMA):
-        return Change(name, {"max_model_len": None}, {**others, "num_ctx": n})
-    args = deployment.engine_args
-    slots = args.get(given.get("parallel", ""), deployment.max_num_seqs)
-    alone = isinstance(slots, int) and slots > 0 and not args.get(given.get("kv_unified", ""))
-    size = n * slots if alone and isinstance(slots, int) else n
-    return Change(name, {"max_model_len": None}, {**others, "ctx_size": size})
+    return engine_of(question.deployment.engine).length_change(question.deployment, n)
 
 
 def max_num_seqs(question: Question) -> Solved:
@@ -152,48 +123,6 @@ def sequences_change(question: Question, n: int) -> Change:
 
 
 def _sequences_change(question: Question) -> Callable[[int], Change]:
-    if question.deployment.engine == "llama.cpp":
-        return _slots_change(question)
-    return lambda n: _of_sequences(question, n)
-
-
-def _of_sequences(question: Question, n: int) -> Change:
-    engine, name = question.deployment.engine, f"{format_number_of(n, 'sequence')} at once"
-    if engine in _UNBOUNDED:
-        return Change(name)
-    if engine in _SEQUENCES:
-        own = question.deployment.max_num_seqs
-        return Change(name, {} if own is None else {"max_num_seqs": None}, {_SEQUENCES[engine]: n})
-    return Change(name, {"max_num_seqs": n})
-
-
-def _slots_change(question: Question) -> Callable[[int], Change]:
-    """Return llama.cpp's settings for n slots: its context is all of theirs together."""
-    from kvcalc.engines.llamacpp.args import OLLAMA, full_name  # only its questions need it
-    from kvcalc.engines.llamacpp.settings import resolve
-
-    deployment = question.deployment
-    own = {key: full_name(key) for key in deployment.engine_args}
-    if any(name in OLLAMA for name in own.values()):
-        before: dict[str, Any] = {key: None for key, name in own.items() if "num_parallel" in name}
-        return lambda n: Change(
-            f"{format_number_of(n, 'sequence')} at once",
-            {"max_num_seqs": None},
-            {**before, "ollama_num_parallel": n},
-        )
-    settings = resolve(question.model, deployment, [])
-    given = {full_name(key): key for key in deployment.engine_args}
-    told = "parallel" in given or deployment.max_num_seqs is not None
-    length, shared = work(question).plan.max_model_len, settings.cells.unified and told
-    others: dict[str, Any] = {given[name]: None for name in _CONTEXTS if name in given}
-    if "parallel" in given:
-        others[given["parallel"]] = None
-
-    def of(n: int) -> Change:
-        args = {**others, "parallel": n, "ctx_size": n * length}
-        if shared:  # one pool for all of them, of which each has no more than before
-            args["kv_unified_per_slot"] = length
-        fields = {"max_model_len": None, "max_num_seqs": None}
-        return Change(f"{format_number_of(n, 'sequence')} at once", fields, args)
-
-    return of
+    return engine_of(question.deployment.engine).sequences_change(
+        question.model, question.deployment, lambda: work(question).plan.max_model_len
+    )

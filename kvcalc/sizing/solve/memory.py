@@ -9,10 +9,9 @@ from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.memory import End
 from kvcalc.core.search import last_that
 from kvcalc.core.units import format_bytes
-from kvcalc.engines import plan
-from kvcalc.sizing.changes import Change, changed, share_change
+from kvcalc.engines import engine_of, plan
+from kvcalc.engines.changes import Change, changed, share_change
 from kvcalc.sizing.question import Question
-from kvcalc.sizing.shares import SHARES
 from kvcalc.sizing.sharing import with_free
 from kvcalc.sizing.solve.searches import Solved, Tries, smallest, solved, why_not
 from kvcalc.sizing.worked import Worked, too_many
@@ -34,7 +33,7 @@ def share_of_card(question: Question) -> Solved:
         UnsupportedError: the engine has no such share, or no card is named to have one of.
     """
     engine = question.deployment.engine
-    setting = SHARES.get(engine)
+    setting = engine_of(engine).share
     if setting is None:
         raise UnsupportedError(
             f"{engine} has no share of the card's memory", hint="solve for another setting"

@@ -11,7 +11,7 @@ from kvcalc.core.errors import KvcalcError
 from kvcalc.core.memory import End
 from kvcalc.core.search import first_that, last_that
 from kvcalc.core.units import format_count
-from kvcalc.sizing.changes import Change
+from kvcalc.engines.changes import Change
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.worked import Worked
 

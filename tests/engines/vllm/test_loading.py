@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.engines import loading, plan
+from kvcalc.engines import engine_of, plan
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing.weights import weights_of
@@ -68,6 +68,6 @@ def test_other_formats_are_not_padded() -> None:
     for name in ("qwen3-30b-a3b-fp8", "llama-3.1-8b"):
         spec = load_model(name)
         deployment = Deployment(engine="vllm", gpu=load_gpu("h100-80gb"), max_model_len=8192)
-        made = loading(spec, deployment, plan(spec, deployment))
+        made = engine_of(deployment.engine).loading(spec, deployment, plan(spec, deployment))
         assert made.experts == (Fraction(1), Fraction(1))
         assert made.copied_bytes == 0

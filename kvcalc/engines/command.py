@@ -6,7 +6,7 @@ import json
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.model import ModelSpec
-from kvcalc.sizing.spelling import FIELDS, KVCALC_ONLY, VARIABLES, WORDS
+from kvcalc.engines.engine import Engine
 
 __all__ = ["Said", "Words"]
 
@@ -23,6 +23,7 @@ class Words:
     that nothing that was asked for is missing without a word.
 
     Attributes:
+        engine: whose command it is.
         deployment: what the command is to start.
         words: of the command, the model's among them.
         variables: in front of it.
@@ -31,9 +32,9 @@ class Words:
         told: what to know of the command, a line each.
     """
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, engine: Engine, deployment: Deployment) -> None:
         changed = deployment.changed()
-        own = KVCALC_ONLY.get(deployment.engine, ())
+        self.engine = engine
         self.deployment = deployment
         self.words: list[str] = []
         self.variables: dict[str, str] = {}
@@ -41,7 +42,7 @@ class Words:
         self.args: dict[str, Said] = {
             name: value
             for name, value in deployment.engine_args.items()
-            if value is not None and name not in own
+            if value is not None and name not in engine.machine
         }
         self.told: list[str] = []
 
@@ -51,7 +52,7 @@ class Words:
 
     def say_fields(self, without: tuple[str, ...] = ()) -> None:
         """Say every field that has a flag, in the order of Deployment."""
-        flags = FIELDS[self.deployment.engine]
+        flags = self.engine.flags
         for name in [n for n in self.fields if n in flags and n not in without]:
             self.flag(flags[name], self.fields.pop(name))
 
@@ -65,12 +66,12 @@ class Words:
         if isinstance(value, bool):
             self.words.append(flag if value else f"--no-{flag[2:]}")
             return
-        word = WORDS.get(self.deployment.engine, {}).get(str(value), str(value))
+        word = self.engine.values.get(str(value), str(value))
         self.words += [flag, word]
 
     def say_variables(self) -> None:
         """Say by variables what they alone say."""
-        for name, variable in VARIABLES.get(self.deployment.engine, {}).items():
+        for name, variable in self.engine.variables.items():
             value = self.fields.pop(name, None)
             value = self.args.pop(name, None) if value is None else value
             if value is not None:
@@ -91,7 +92,7 @@ class Words:
 
     def leftovers(self) -> None:
         """Tell what no flag has said."""
-        engine = self.deployment.engine
+        engine = self.engine.name
         for name, value in {**self.fields, **self.args}.items():
             shown = json.dumps(value) if isinstance(value, bool) else value
             self.told.append(f"{name} {shown} is not in it: {engine} has no flag that says it")

@@ -1,17 +1,23 @@
-"""One setting changed: how kvcalc's flags and the engines' own spell it."""
+"""One setting changed: how kvcalc's flags and the engines' own spell it, and what it costs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from kvcalc.core.deployment import Deployment
+from kvcalc.core.units import format_count, format_number_of
 
-if TYPE_CHECKING:
-    from kvcalc.sizing.question import Question
-
-__all__ = ["NO_SPECULATION", "Change", "changed", "cost", "share_change"]
+__all__ = [
+    "NO_SPECULATION",
+    "Change",
+    "at_once",
+    "changed",
+    "cost",
+    "of_tokens",
+    "share_change",
+]
 
 _FLAGS = {
     "gpu_memory_utilization": "--gpu-memory-utilization",
@@ -42,6 +48,10 @@ _OWN_FLAGS = {
 """Settings of engines that kvcalc has flags of its own for."""
 
 
+_Question = TypeVar("_Question")
+"""That a change is made to: sizing's Question, which this room does not import."""
+
+
 class Change(NamedTuple):
     """A setting or two changed.
 
@@ -59,14 +69,15 @@ class Change(NamedTuple):
     quantization: str | None = None
     caution: str = ""
 
-    def applied(self, question: Question) -> Question:
+    def applied(self, question: _Question) -> _Question:
         """Return the question with the change made."""
-        deployment = changed(question.deployment, self.settings, self.args)
-        quantization = self.quantization or question.quantization
-        weights = None if self.quantization else question.weights_bytes
-        return question._replace(
-            deployment=deployment, quantization=quantization, weights_bytes=weights
+        asked: Any = question
+        made: _Question = asked._replace(
+            deployment=changed(asked.deployment, self.settings, self.args),
+            quantization=self.quantization or asked.quantization,
+            weights_bytes=None if self.quantization else asked.weights_bytes,
         )
+        return made
 
     def value(self, name: str) -> Any:
         """Return what a setting is changed to; None for one that is not."""
@@ -123,11 +134,21 @@ def changed(deployment: Deployment, settings: dict[str, Any], args: dict[str, An
 
 
 def share_change(setting: str, share: float, caution: str = "") -> Change:
-    """Return an engine's share of the card's memory changed (see SHARES)."""
+    """Return an engine's share of a GPU's memory changed (see Engine.share)."""
     name, given = f"{setting.replace('_', ' ')} {share}", {setting: share}
     if setting in Deployment.__struct_fields__:
         return Change(name, given, caution=caution)
     return Change(name, {}, given, caution=caution)
+
+
+def of_tokens(n: int) -> str:
+    """Name a change of the longest sequence."""
+    return f"maximum of {format_count(n)} tokens"
+
+
+def at_once(n: int) -> str:
+    """Name a change of the sequences at once."""
+    return f"{format_number_of(n, 'sequence')} at once"
 
 
 def _flags_of(settings: dict[str, Any], args: dict[str, Any]) -> tuple[str, ...]:

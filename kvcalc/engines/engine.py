@@ -1,0 +1,235 @@
+"""What the rest of kvcalc asks of an engine: one record each, `record.py` in the engine's folder.
+
+Outside this folder no engine is named: what differs from engine to engine is an attribute or a
+method here, with what most engines do as its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from kvcalc.core.deployment import Deployment
+    from kvcalc.core.memory import Term
+    from kvcalc.core.model import ModelSpec
+    from kvcalc.core.plan import CachePlan
+    from kvcalc.core.weight_loading import Loading
+    from kvcalc.engines.changes import Change
+    from kvcalc.engines.command import Words
+
+__all__ = ["Engine", "Sizes"]
+
+_WIDE = ("bfloat16", "float16", "float32")
+
+
+class Sizes(NamedTuple):
+    """Ranks and replicas.
+
+    Attributes:
+        tp, pp: tensor and pipeline parallel size.
+        replicas: servers that each hold requests of their own.
+        groups: groups of ranks within a server that hold requests of their own (DP attention).
+    """
+
+    tp: int
+    pp: int
+    replicas: int
+    groups: int = 1
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.tp * self.pp * self.replicas
+
+    @property
+    def holders(self) -> int:
+        """Replicas and groups: how many times the figures of a plan are there."""
+        return self.replicas * self.groups
+
+
+class Engine:
+    """An engine as the other rooms see it.
+
+    Attributes:
+        share: its setting for the share of a GPU's memory: a field of Deployment or an engine_arg.
+        running: what it calls the sequences that it runs at once.
+        sequences: its setting for them, which a change sets; None where it has none.
+        longer: the variable that lets a maximum beyond the model's own pass.
+        counts_stretched: a maximum that a scaled rotary embedding stretches counts as the model's
+            own.
+        flags: field of Deployment -> its flag.
+        values: kvcalc's word for a value -> its own.
+        variables: setting -> the variable that says it, where no flag does.
+        machine: engine_args that describe the machine to kvcalc, and are none of the engine's.
+        on_loading: weights' format -> flags with which it brings a checkpoint into that format.
+        loads_gguf: it is given a GGUF file, whose weights are in one format or another.
+        weight_formats: formats of weights that are worth a try where more memory is wanted.
+        plans_by_weights: what it plans depends on the weights' bytes (llama.cpp's fit).
+        tensor_parallel: it splits a layer over GPUs; else layers are shared out over them.
+        two_nodes_of_ranks: of two nodes, its documents prefer tensor ranks over all of them.
+        shared_context: its sequences share one context, which the settings size.
+        fewest_tokens: a context has no fewer.
+        free_setting: engine_arg by which it plans with what is free of a GPU.
+        layer_partition: the variable that shares layers out over pipeline stages.
+        unnamed_drafts: a number of draft tokens without a method means the model's own layers.
+    """
+
+    share: str | None = None
+    running: str = "max_num_seqs"
+    sequences: str | None = "max_num_seqs"
+    longer: str | None = None
+    counts_stretched = True
+    flags: Mapping[str, str] = {}
+    values: Mapping[str, str] = {}
+    variables: Mapping[str, str] = {}
+    machine: Sequence[str] = ()
+    on_loading: Mapping[str, tuple[str, ...]] = {}
+    loads_gguf = False
+    weight_formats: Sequence[str] = ("fp8", "int4")
+    plans_by_weights = False
+    tensor_parallel = True
+    two_nodes_of_ranks = False
+    shared_context = False
+    fewest_tokens = 1
+    free_setting: str | None = None
+    layer_partition: str | None = None
+    unnamed_drafts = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def sizes(self, deployment: Deployment) -> Sizes:
+        """Return how many GPUs share what, as the engine reads its settings.
+
+        Raises:
+            InvalidValueError, UnsupportedError, UnknownNameError: settings that it has not.
+        """
+        return Sizes(
+            deployment.tensor_parallel_size,
+            deployment.pipeline_parallel_size,
+            deployment.data_parallel_size,
+        )
+
+    def default_share(self, version: str | None) -> float:
+        """Return the share of a GPU that a release takes unasked: of those with such a setting."""
+        raise NotImplementedError
+
+    def length_change(self, deployment: Deployment, n: int) -> Change:
+        """Return the setting for sequences of n tokens."""
+        from kvcalc.engines.changes import Change, of_tokens
+
+        return Change(of_tokens(n), {"max_model_len": n})
+
+    def sequences_change(
+        self, model: ModelSpec, deployment: Deployment, longest: Callable[[], int]
+    ) -> Callable[[int], Change]:
+        """Return what gives the setting for n sequences at once, each as long as before.
+
+        Args:
+            model: that is served.
+            deployment: as it is.
+            longest: returns the longest sequence of its plan.
+        """
+        from kvcalc.core.deployment import Deployment as Fields
+        from kvcalc.engines.changes import Change, at_once
+
+        setting = self.sequences
+        if setting is None:
+            return lambda n: Change(at_once(n))
+        if setting in Fields.__struct_fields__:
+            return lambda n: Change(at_once(n), {setting: n})
+        instead = {} if deployment.max_num_seqs is None else {"max_num_seqs": None}
+        return lambda n: Change(at_once(n), instead, {setting: n})
+
+    def cache_levers(self, now: str) -> Iterator[Change]:
+        """Yield smaller dtypes of the cache that are worth a try instead of the present one."""
+        from kvcalc.engines.changes import Change
+
+        if now in _WIDE:
+            yield Change("cache in fp8", {"kv_cache_dtype": "fp8"}, caution="quality may change")
+
+    def levers(self, deployment: Deployment, plan: CachePlan, *, on_gpu: bool) -> Iterator[Change]:
+        """Yield further settings of its own that are worth a try where more is wanted.
+
+        Args:
+            deployment: as it is.
+            plan: of it.
+            on_gpu: a GPU's memory is shared out, not the cache's bytes given.
+        """
+        yield from ()
+
+    def layouts(self, layout: Change, sizes: Sizes) -> Iterator[Change]:
+        """Yield further ways to lay the same ranks, stages and replicas out."""
+        yield from ()
+
+    def to_host(
+        self, model: ModelSpec, deployment: Deployment
+    ) -> Sequence[tuple[Callable[[int], Change], int]]:
+        """Return what may be left to the host in steps, the cheapest first, and the most steps."""
+        return ()
+
+    def gpu_layers(
+        self, model: ModelSpec, deployment: Deployment
+    ) -> tuple[Callable[[int], Change], int] | None:
+        """Return the setting for n layers on the GPUs, and the most; None: it has none."""
+        return None
+
+    def barred(
+        self, model: ModelSpec, deployment: Deployment, plan: CachePlan, free: int, **weights: Any
+    ) -> tuple[str, int] | None:
+        """Return why a GPU without cache cannot be used, and the bytes it lacks; None: it can.
+
+        Args:
+            model: with its sizes.
+            deployment: on a named GPU.
+            plan: of both, with no cache on a GPU.
+            free: bytes of a GPU that may be free at most.
+            weights: quantization and total_bytes, as in weights_on_rank.
+        """
+        return None
+
+    def loading(self, model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Loading:
+        """Return what the engine makes of a checkpoint as it loads it.
+
+        Args:
+            model: as published.
+            deployment: as asked for.
+            plan: of both.
+        """
+        from kvcalc.core.weight_loading import Loading
+
+        return Loading(dtype=plan.model_dtype)
+
+    def left_on_gpu(
+        self, term: Term, model: ModelSpec, deployment: Deployment, plan: CachePlan, **asked: Any
+    ) -> Term:
+        """Return the weights that stay on a GPU beside those that its settings move to the host.
+
+        Args:
+            term: all weights of the GPU.
+            model: with its sizes.
+            deployment: as asked for.
+            plan: of both.
+            asked: layers: of the GPU; quantization: instead of the checkpoint's own.
+        """
+        return term
+
+    def command(self, words: Words, model: ModelSpec, source: str) -> bool:
+        """Put the words of its command together; False for a library that no command starts.
+
+        Args:
+            words: takes them, and the settings that are to be said.
+            model: that is served.
+            source: what it is to load.
+        """
+        return False
+
+    def spelled(self, name: str, value: object) -> str | None:
+        """Return a setting as its own flag; None where that is not known."""
+        flag = self.flags.get(name)
+        if flag is None:
+            return None
+        if isinstance(value, bool):
+            return flag if value else f"--no-{flag[2:]}"
+        return f"{flag} {self.values.get(str(value), value)}"
