@@ -8,6 +8,7 @@ import typer
 
 from kvcalc.cli import inputs
 from kvcalc.cli.given import idle
+from kvcalc.cli.inputs import holes
 from kvcalc.cli.options import (
     DEPLOYMENT,
     ENGINE,
@@ -76,7 +77,7 @@ def _places(plan: CachePlan, result: Fragmentation) -> Iterator[str]:
 
 def run(values: Values) -> None:
     """Judge one state of memory for every model's sequences, or one out-of-memory text."""
-    match inputs.holes_file(values):
+    match holes.holes_file(values):
         case None:
             _sizes(values)
         case "oom":
@@ -112,9 +113,9 @@ def _told(values: Values, name: str) -> None:
     explain = values["explain"]
     snapshot, pools, free = None, [], None
     if name == "snapshot":
-        snapshot, free = inputs.snapshot(values, notes)
+        snapshot, free = holes.snapshot(values, notes)
     else:
-        pools = inputs.pools(values, name)
+        pools = holes.pools(values, name)
     models = inputs.models(values, notes)
     deployed = inputs.combinations(values, notes, default_max=inputs.DEFAULT_TOKENS)
     planned = inputs.plans(models, deployed, notes)
@@ -142,8 +143,8 @@ def _told(values: Values, name: str) -> None:
 
 def _sizes(values: Values) -> None:
     notes: list[str] = []
-    memory, units = inputs.memory(values), inputs.unit_system(values)
-    other = inputs.memory(values, swapped=True)
+    memory, units = holes.memory(values), inputs.unit_system(values)
+    other = holes.memory(values, swapped=True)
     models = inputs.models(values, notes)
     deployed = inputs.combinations(values, notes, default_max=inputs.DEFAULT_TOKENS)
     planned = inputs.plans(models, deployed, notes)

@@ -19,7 +19,6 @@ from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec, Trait
 from kvcalc.core.size import KeptPart, ModelSize
 from kvcalc.core.values import Positive, Value
-from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, weight_width
 from kvcalc.models.documents import Document, KeyPath, Plain
 from kvcalc.models.faults import Fault, Faults, in_one_line, unknown
 from kvcalc.models.layer_entries import read_layers
@@ -380,11 +379,18 @@ def _check_size(size: Plain, faults: Faults) -> None:
         faults.add(("size", "weights_bytes"), "weights_bytes has no weights_source")
     for key in ("weights_dtype", "expert_dtype"):
         name = size.get(key)
-        if isinstance(name, str) and name != UNKNOWN_FORMAT:
+        if isinstance(name, str):
             try:
-                weight_width(name)
+                _check_format(name)
             except KvcalcError as error:
                 faults.add(("size", key), in_one_line(error))
+
+
+def _check_format(name: str) -> None:
+    from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, weight_width  # few presets name one
+
+    if name != UNKNOWN_FORMAT:
+        weight_width(name)
 
 
 def _check_expect(spec: ModelSpec, expect: Expect, faults: Faults) -> None:
@@ -419,8 +425,8 @@ def _check_variants(spec: ModelSpec, read: ModelFile, faults: Faults) -> None:
             changed = variant.of(spec, variant.names[0])
             for key in ("weights_dtype", "expert_dtype"):
                 word = getattr(changed.size, key, None)
-                if word not in (None, UNKNOWN_FORMAT):
-                    weight_width(word)
+                if word is not None:
+                    _check_format(word)
         except KvcalcError as error:
             faults.add(path, in_one_line(error))
 

@@ -8,8 +8,6 @@ from kvcalc.cli.inputs.deployments import (
     combinations,
     deployments,
 )
-from kvcalc.cli.inputs.holes import holes_file, pools, snapshot
-from kvcalc.cli.inputs.memory import memory
 from kvcalc.cli.inputs.models import DEFAULT_MODEL, models, preset_folders
 from kvcalc.cli.inputs.numbers import (
     choice,
@@ -38,18 +36,14 @@ __all__ = [
     "combinations",
     "deployments",
     "echo",
-    "holes_file",
-    "memory",
     "models",
     "number",
     "one_of",
     "over_policy",
     "plans",
-    "pools",
     "preset_folders",
     "seconds",
     "size",
-    "snapshot",
     "some_size",
     "switched",
     "token_count",
