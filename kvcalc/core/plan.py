@@ -431,6 +431,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
         convention: what the engine's rules take for granted, a sentence each.
         doubt: what nobody looked up of whether the engine serves the model; empty where nothing.
         source: engine, version, file and symbol that the rules follow.
+        resolved: the engine's settings with their defaults, for its own budgets alone.
     """
 
     engine: str
@@ -462,6 +463,7 @@ class CachePlan(Value, frozen=True, kw_only=True):
     convention: tuple[str, ...] = ()
     doubt: str = ""
     source: str = ""
+    resolved: object = None
 
     @property
     def rank(self) -> Rank:

@@ -76,6 +76,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         unsupported=tuple(_not_modelled(shape, settings, block)),
         convention=tuple(_convention(rank.pools[-1].name == "states", settings)),
         source=f"LMDeploy {settings.version}: {_SOURCES[settings.backend]}",
+        resolved=settings,
     )
 
 

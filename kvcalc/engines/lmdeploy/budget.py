@@ -15,7 +15,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.visible import named_card, whole_card
 from kvcalc.core.widths import widths_of
-from kvcalc.engines.lmdeploy.settings import Settings, resolve
+from kvcalc.engines.lmdeploy.settings import Settings
 
 __all__ = ["budgets"]
 
@@ -49,7 +49,8 @@ def budgets(
     """
     require_ranks(weights, len(plan.ranks))
     gpu = named_card(deployment)
-    settings = resolve(model, deployment, [])
+    assert isinstance(plan.resolved, Settings)  # noqa: S101 - as `plan` leaves it
+    settings = plan.resolved
     part = Fraction(str(settings.entry_count))
     beside = _beside(model, settings, gpu)
     found = []

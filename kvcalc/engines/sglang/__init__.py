@@ -124,4 +124,5 @@ def _plan(
             f"SGLang 0.5.23: model_executor/pool_configurator.py, {pools},"
             " mem_cache/kv_cache_configurator.py"
         ),
+        resolved=(model, settings),
     )

@@ -19,7 +19,7 @@ from kvcalc.engines.sglang.beside import at_start
 from kvcalc.engines.sglang.drafts import loaded
 from kvcalc.engines.sglang.memory import default_fraction
 from kvcalc.engines.sglang.reserve import reserve_of, reserved
-from kvcalc.engines.sglang.settings import Settings, resolve
+from kvcalc.engines.sglang.settings import Settings
 from kvcalc.engines.sglang.version import NEWEST
 
 __all__ = ["BEFORE_WEIGHTS", "LEFT_BY_LOADING", "budgets", "fraction_of"]
@@ -67,7 +67,8 @@ def budgets(
     """
     require_ranks(weights, len(plan.ranks))
     gpu = named_card(deployment)
-    model, settings = resolve(model, deployment, [])
+    assert isinstance(plan.resolved, tuple)  # noqa: S101 - as `plan` leaves it
+    model, settings = plan.resolved
     seen = left_free(gpu, free_bytes)
     kind = _kind(settings)
     taken_low, taken_high = (int(gib * _GIB) for gib in BEFORE_WEIGHTS[kind])

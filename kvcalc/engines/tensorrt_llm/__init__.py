@@ -73,6 +73,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
             "TensorRT-LLM 001541ba: _torch/pyexecutor/resource_manager.py,"
             f" {'KVCacheManagerV2' if settings.v2 else 'KVCacheManager'}"
         ),
+        resolved=settings,
     )
 
 

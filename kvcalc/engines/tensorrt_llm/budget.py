@@ -16,7 +16,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.visible import named_card, whole_card
 from kvcalc.core.widths import Span, Widths, widths_of
-from kvcalc.engines.tensorrt_llm.settings import resolve
+from kvcalc.engines.tensorrt_llm.settings import Settings
 
 __all__ = ["budgets"]
 
@@ -50,7 +50,8 @@ def budgets(
     """
     require_ranks(weights, len(plan.ranks))
     gpu = named_card(deployment)
-    settings = resolve(model, deployment, [])
+    assert isinstance(plan.resolved, Settings)  # noqa: S101 - as `plan` leaves it
+    settings = plan.resolved
     part = Fraction(str(settings.fraction))
     widths = widths_of(model)
     dtype = model.dtype if deployment.dtype == "auto" else deployment.dtype

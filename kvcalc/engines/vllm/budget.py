@@ -35,12 +35,17 @@ from kvcalc.engines.vllm.profile import (
     token_table,
     widened,
 )
-from kvcalc.engines.vllm.settings import Settings, resolve
+from kvcalc.engines.vllm.settings import Settings
 from kvcalc.engines.vllm.version import release
 
 __all__ = ["budgets"]
 
 _MEASURED = "starts in public logs (tests/engines/vllm/starts.tsv)"
+
+
+def _resolved(plan: CachePlan) -> tuple[ModelSpec, Settings]:
+    assert isinstance(plan.resolved, tuple)  # noqa: S101 - as plan_on leaves it
+    return plan.resolved
 
 
 def budgets(
@@ -65,7 +70,7 @@ def budgets(
     """
     require_ranks(weights, len(plan.ranks))
     gpu = named_card(deployment)
-    model, settings = resolve(model, deployment, [])
+    model, settings = _resolved(plan)
     v0 = release(plan.engine_version).engine == "v0"
     seen = visible(gpu)
     share, why = _share(deployment, settings, seen)

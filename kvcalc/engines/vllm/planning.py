@@ -51,7 +51,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         else f"{line}: vLLM refuses that unless {_LONGER}=1 is set"
         for line in beyond(model, deployment.max_model_len)
     ]
-    model, settings = resolve(model, deployment, notes, platform.card)
+    model, settings = resolved = resolve(model, deployment, notes, platform.card)
     cuda = platform.card is None
     if cuda and settings.release.line <= LAST_V0:
         from kvcalc.engines.vllm.v0 import plan_v0, starts_v0
@@ -60,7 +60,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
             check_settings(model, deployment, settings, v0=True)
             made = plan_v0(model, settings, deployment, notes)
             check_split(model, deployment, settings)
-            return made
+            return msgspec.structs.replace(made, resolved=resolved)
     if cuda:
         check_settings(model, deployment, settings, v0=False)
     platform.check(model, settings)
@@ -118,6 +118,7 @@ def plan_on(platform: Platform, model: ModelSpec, deployment: Deployment) -> Cac
         convention=platform.convention(settings),
         doubt=settings.doubt,
         source=platform.source(settings),
+        resolved=resolved,
     )
 
 
