@@ -10,7 +10,7 @@ from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.lengths import Lengths, whole_number
 from kvcalc.core.plan import CachePlan, Floor, Pool, Rank
 from kvcalc.core.rules import Rule, Window
-from kvcalc.core.search import first_that, last_that
+from kvcalc.core.search import first_near, last_that
 from kvcalc.core.units import cdiv
 from kvcalc.core.values import Value
 
@@ -520,7 +520,19 @@ def smallest_budget(plan: CachePlan, sequences: int = 1) -> int | None:
     high = 1 << 60
     if not holds(plan, high, sequences):
         return None
-    return first_that(lambda budget: holds(plan, budget, sequences), 0, high)
+    guess = max(_pays_for(rank, plan.max_model_len, sequences) for rank in plan.ranks)
+    return first_near(lambda budget: holds(plan, budget, sequences), min(max(1, guess), high), high)
+
+
+def _pays_for(rank: Rank, n: int, sequences: int) -> int:
+    """Return the bytes that sequences of n tokens need, and units that none can have."""
+    local = rank.local(n)
+    units = sum(
+        (pool.need(local) * sequences + pool.reserved_units) * pool.unit_bytes
+        for pool in rank.pools
+        if not pool.beside
+    )
+    return rank.fixed_bytes + units
 
 
 def _logged(
