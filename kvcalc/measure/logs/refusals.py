@@ -64,7 +64,6 @@ _CURES: dict[str, tuple[_Cure, ...]] = {
         _Cure("num_speculative_tokens", "n_predict", "what the model's own layers propose"),
     ),
     "adapters-on-host": (_Cure("max_cpu_loras", "max_loras"),),
-    "too-few-gpus": (_Cure("tensor_parallel_size", "node_gpus", "the GPUs of the node"),),
 }
 """Refusal -> settings that lift it, the cheapest first."""
 
@@ -97,6 +96,7 @@ _WORDS: dict[str, str] = {
     "swap-over-host": "a smaller --swap-space (0 keeps none)",
     "no-attention-backend": "another --kv-cache-dtype, no --block-size, no --attention-backend",
     "cpu-offload-groups": "no --cpu-offload-gb, or vLLM 0.20.0 or later",
+    "too-few-gpus": "a node with as many GPUs as ranks, or fewer ranks if the weights fit on them",
     "unserved-model": "a newer release of the engine, or another engine",
     "memory-freed-meanwhile": "start again once nothing else starts or ends on the GPU",
 }
