@@ -1,8 +1,14 @@
-"""The formula with the numbers put in, a line for every cache of a model."""
+"""The formula with the numbers put in, and the table of layers: what a plan charges, line by line.
+
+Where a plan charges just what the model's own shapes come to, a line is a product of heads, widths
+and bytes; elsewhere it is what the plan's groups hold, so that the lines add up in every case.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from kvcalc.core.dtypes import (
     CacheDtype,
@@ -11,15 +17,36 @@ from kvcalc.core.dtypes import (
     cache_dtype,
     element_bytes,
 )
+from kvcalc.core.errors import KvcalcError
 from kvcalc.core.kind import All, Chunks, EveryNth, Once, Span, StateTensor, Windowed
 from kvcalc.core.layers import Cache
 from kvcalc.core.model import ModelSpec, row_bytes
-from kvcalc.core.plan import CachePlan
-from kvcalc.core.rules import Compressed, Grow
+from kvcalc.core.plan import CachePlan, Rows
+from kvcalc.core.rules import (
+    Chunk,
+    Compressed,
+    Fixed,
+    Form,
+    Grow,
+    Ring,
+    Slots,
+    Stepped,
+    Whole,
+    Window,
+)
 from kvcalc.core.states import VLLM_STATES
-from kvcalc.core.units import format_count, format_number_of
+from kvcalc.core.units import add_rates, format_count, format_number_of
 
-__all__ = ["beyond", "explain_model", "explain_plan", "keeps", "keeps_in_all"]
+__all__ = [
+    "Held",
+    "as_shaped",
+    "beyond",
+    "explain_model",
+    "explain_plan",
+    "held_by_layers",
+    "keeps",
+    "keeps_in_all",
+]
 
 
 def keeps(span: Span) -> str:
@@ -86,9 +113,14 @@ def _row_line(layers: int, cache: Cache, dtype: KvDtype) -> str:
                 f"{row.role.upper() if row.count > 1 else row.role} {count}{_packed(used, row)}"
             )
         product = f"{times} x ({' + '.join(parts)})" if len(parts) > 1 else f"{times} x {parts[0]}"
-    unit = {All: "a token", EveryNth: "an entry", Once: "an encoder token"}.get(
-        type(cache.span), "a token in reach"
-    )
+    unit = "a token in reach"
+    match cache.span:
+        case All():
+            unit = "a token"
+        case EveryNth(ratio=ratio):
+            unit = f"an entry of {format_number_of(ratio, 'token')}"
+        case Once():
+            unit = "an encoder token"
     return f"{product} = {format_count(layers * row_bytes(cache, dtype))} B {unit}"
 
 
@@ -124,15 +156,131 @@ def explain_model(model: ModelSpec, dtype: KvDtype) -> list[str]:
     return lines
 
 
+def as_shaped(plan: CachePlan) -> ModelSpec | None:
+    """Return the binding rank's layers where the plan charges just what their shapes come to.
+
+    None where the engine keeps more or less (packed rows, copies of states, rows kept twice), or
+    where nothing says which layers the rank has.
+    """
+    rank = plan.rank
+    if rank.share is None:
+        return None
+    try:
+        grown, period = rank.share.growth(rank.share.resolve(plan.kv_cache_dtype))
+    except KvcalcError:
+        return None  # rows in an engine's own packing
+    same = add_rates([(grown, period * rank.token_factor)]) == plan.growth()
+    return rank.share if same and rank.share.state_bytes() == plan.fixed_bytes(Slots) else None
+
+
+class Held(NamedTuple):
+    """What some layers of a rank keep by one rule.
+
+    Attributes:
+        name: of their group.
+        layers: how many.
+        rows: bytes of one slot by role, all these layers together, and the rule.
+    """
+
+    name: str
+    layers: int
+    rows: Rows
+
+    @property
+    def product(self) -> str:
+        """The bytes of a slot of one layer by role, or of all layers where they differ."""
+        return " + ".join(
+            f"{role.upper() if role in ('k', 'v') else role} {format_count(size)} B"
+            for role, size in self.each.items()
+        )
+
+    @property
+    def each(self) -> dict[str, int]:
+        """Bytes of a slot by role: of one layer, or of all where they do not share them evenly."""
+        sizes = self.rows.payload
+        if not self.layers or any(size % self.layers for size in sizes.values()):
+            return sizes
+        return {role: size // self.layers for role, size in sizes.items()}
+
+    @property
+    def keeps(self) -> str:
+        """Which tokens they keep, in words."""
+        match self.rows.rule:
+            case Window(window=n) | Ring(window=n):
+                return f"last {format_count(n)} tokens"
+            case Chunk(chunk=n):
+                return f"chunk of {format_count(n)} tokens"
+            case Compressed(ratio=n):
+                return f"1 entry in {format_count(n)} tokens"
+            case Fixed(tokens=n):
+                return f"{format_count(n)} encoder tokens"
+            case Slots() as slots:
+                return "one state" if slots.used(1) == 1 else f"{slots.used(1)} states"
+            case Whole(limit=int(n)):
+                return f"last {format_count(n)} tokens"
+            case _:
+                return "every token"
+
+    @property
+    def line(self) -> str:
+        """The product with its numbers put in."""
+        rule, size = self.rows.rule, self.rows.slot_bytes
+        unit = "a token"
+        match rule:
+            case Slots() | Fixed():
+                unit = "a sequence"
+            case Compressed(ratio=ratio):
+                unit = f"an entry of {format_number_of(ratio, 'token')}"
+            case Window() | Chunk() | Ring() | Whole(limit=int()) | Stepped(rest=True):
+                unit = "a token in reach"
+            case Form(until=until) if until is not None:
+                unit = "a token in reach"
+        terms = self.product
+        if self.each is not self.rows.payload:
+            terms = f"({terms})" if len(self.each) > 1 else terms
+            terms = f"{format_number_of(self.layers, 'layer')} x {terms}"
+        times = rule.used(1) if isinstance(rule, (Slots, Fixed)) else 1
+        if times > 1:
+            terms += f" x {times} {'states' if isinstance(rule, Slots) else 'slots'}"
+        return f"{self.name}: {terms} = {format_count(size * times)} B {unit}"
+
+
+def held_by_layers(plan: CachePlan) -> tuple[Held, ...]:
+    """Return what the binding rank's layers keep, as the plan's groups have it.
+
+    Groups that an engine made of equal layers are put together again.
+    """
+    counts: dict[tuple[str, str, tuple[tuple[str, int], ...]], list[Held]] = {}
+    for group in plan.rank.groups():
+        for rows in group.rows:
+            held = Held(_SPLIT.sub("", group.name), group.layers, rows)
+            key = (held.name, str(rows.rule), tuple(held.each.items()))
+            counts.setdefault(key, []).append(held)
+    return tuple(_together(equal) for equal in counts.values())
+
+
+_SPLIT = re.compile(r" \(\d+\)$")
+"""Behind the name of one of several groups of equal layers."""
+
+
+def _together(equal: Sequence[Held]) -> Held:
+    """Return groups of equal layers as one."""
+    first = equal[0]
+    sizes = {role: sum(held.rows.payload[role] for held in equal) for role in first.rows.payload}
+    rows = Rows(rule=first.rows.rule, payload=sizes)
+    return Held(first.name, sum(held.layers for held in equal), rows)
+
+
 def explain_plan(plan: CachePlan, tokens: Sequence[int]) -> tuple[str, ...]:
     """Return the formula of the binding rank's caches, its blocks, and sequences of `tokens`.
 
     The sentences that the engine's rules take for granted come last.
     """
-    share = plan.rank.share
-    lines = []
+    share = as_shaped(plan)
     if share is not None:
         lines = explain_model(share, share.resolve(plan.kv_cache_dtype))
+    else:
+        lines = [held.line for held in held_by_layers(plan)]
     grown, period = plan.growth()
     factor = plan.rank.token_factor
     lines.append(

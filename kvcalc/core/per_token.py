@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.core.explain import explain_plan, keeps_in_all
+from kvcalc.core.explain import as_shaped, explain_plan, held_by_layers, keeps_in_all
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
@@ -41,7 +41,6 @@ def per_token(
         explain: put the formula with its numbers into the result.
         flags: what sets it apart from other plans.
     """
-    share = plan.rank.share
     grown, period = plan.growth()
     past, past_period = plan.growth(windows_open=False)
     everywhere, every_period = plan.growth_all_ranks()
@@ -67,15 +66,33 @@ def per_token(
         state_bytes=plan.fixed_bytes(Slots),
         encoder_bytes=plan.fixed_bytes(Fixed),
         block_bytes=plan.block_bytes,
-        layers=(
-            layer_groups(share, plan.kv_cache_dtype, token_factor=plan.rank.token_factor)
-            if share
-            else ()
-        ),
+        layers=_layers(plan),
         sequences=sequences,
         explain=explain_plan(plan, tokens) if explain else (),
         flags=flags,
     )
+
+
+def _layers(plan: CachePlan) -> tuple[LayerGroup, ...]:
+    """Return the layers of the binding rank, with what the plan charges for them."""
+    share, factor = as_shaped(plan), plan.rank.token_factor
+    if share is not None:
+        return layer_groups(share, plan.kv_cache_dtype, token_factor=factor)
+    groups = []
+    for held in held_by_layers(plan):
+        grown, period = held.rows.growth(factor)
+        state = held.rows.rule
+        groups.append(
+            LayerGroup(
+                kind=held.name,
+                count=held.layers,
+                shape=held.product,
+                keeps=held.keeps,
+                bytes_per_token=grown if period == 1 else None,
+                state_bytes=state.used(1) * held.rows.slot_bytes if isinstance(state, Slots) else 0,
+            )
+        )
+    return tuple(groups)
 
 
 def layer_groups(

@@ -130,6 +130,23 @@ class Rows(Value, frozen=True, kw_only=True):
         """Bytes of the rows of one slot."""
         return sum(self.payload.values())
 
+    def growth(self, token_factor: int = 1, *, windows_open: bool = True) -> tuple[int, int]:
+        """Return (bytes, tokens): what the rows grow by on average.
+
+        Args:
+            token_factor: GPUs that share the tokens of a sequence.
+            windows_open: windows and chunks still grow (False: they are full).
+        """
+        match self.rule:
+            case Grow() | Stepped(rest=False) | Form(until=None):
+                return self.slot_bytes, token_factor
+            case Compressed(ratio=ratio) | Whole(limit=None, ratio=ratio):
+                # What is reserved whole is written as the sequence grows all the same.
+                return self.slot_bytes, token_factor * ratio
+            case Window() | Chunk() | Ring() | Whole() if windows_open:
+                return self.slot_bytes, token_factor
+        return 0, 1
+
 
 class Group(Value, frozen=True, kw_only=True):
     """Layers that hand out cache by one rule.
@@ -347,19 +364,9 @@ class Rank(Value, frozen=True, kw_only=True):
         Args:
             windows_open: windows and chunks still grow (False: they are full).
         """
-        rates = []
-        for rows in self.rows():
-            match rows.rule:
-                case Grow() | Stepped(rest=False) | Form(until=None):
-                    rates.append((rows.slot_bytes, self.token_factor))
-                case Compressed(ratio=ratio):
-                    rates.append((rows.slot_bytes, self.token_factor * ratio))
-                case Whole(limit=None, ratio=ratio):
-                    # Reserved whole, and written as the sequence grows all the same.
-                    rates.append((rows.slot_bytes, self.token_factor * ratio))
-                case Window() | Chunk() | Ring() | Whole() if windows_open:
-                    rates.append((rows.slot_bytes, self.token_factor))
-        return add_rates(rates)
+        return add_rates(
+            rows.growth(self.token_factor, windows_open=windows_open) for rows in self.rows()
+        )
 
     def bytes_used(self, n: int) -> int:
         """The most bytes of rows and state in use at once on the way to n tokens."""

@@ -127,9 +127,11 @@ def test_layers_add_up_to_the_rank() -> None:
 
 
 def test_a_plan_without_a_model() -> None:
+    """The table of layers is that of the plan's groups."""
     found = per_token(one_rank(pool(group(Grow(block_tokens=16)))), tokens=[5])
 
-    assert found.layers == ()
+    (only,) = found.layers
+    assert (only.count, only.keeps, only.bytes_per_token) == (1, "every token", 10)
     assert found.sequences == (SequenceSize(tokens=5, bytes=50, allocated_bytes=160),)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,10 @@ from kvcalc.core.answers import CapacityAnswer, Figures
 from kvcalc.core.capacity import capacity
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
+from kvcalc.core.per_token import per_token
 from kvcalc.core.plan_summary import summarise
+from kvcalc.core.results import PerToken
+from kvcalc.core.units import add_rates
 from kvcalc.engines import ENGINES, plan
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu, model_names
@@ -60,6 +64,47 @@ def test_the_blocks_are_in_the_cache(engine: str) -> None:
         if found.low.starts and found.bytes_per_token is not None:
             grown = found.bytes_per_token * found.max_model_len
             assert found.fixed_bytes + grown == found.needed_bytes, where
+
+
+_LINE = re.compile(
+    r" = ([\d,]+) B (a token|an entry of ([\d,]+) tokens?|a sequence|an encoder token)"
+)
+
+
+def _in_formula(found: PerToken) -> tuple[tuple[int, int], int]:
+    """Return what the lines of a formula come to: (bytes, tokens) of growth, and of a state."""
+    rates, states = [], 0
+    for line in found.explain[: next(i for i, x in enumerate(found.explain) if x[:5] == "sum: ")]:
+        made = _LINE.search(line)
+        assert made is not None, line
+        size = int(made[1].replace(",", ""))
+        if made[2] == "a token":
+            rates.append((size, 1))
+        elif made[3]:
+            rates.append((size, int(made[3].replace(",", ""))))
+        elif made[2] == "a sequence":
+            states += size
+    return add_rates(rates), states
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_formula_and_the_layers_come_to_the_figures(engine: str) -> None:
+    """What is printed as the formula adds up to what is printed as its sum, for every engine."""
+    for question in _questions(engine):
+        try:
+            made = plan(question.model, question.deployment)
+        except KvcalcError:
+            continue
+        found = per_token(made, tokens=[1024], explain=True)
+        (size, tokens), states = _in_formula(found)
+        grown, period = add_rates([(size, tokens * made.rank.token_factor)])
+        where = (question.model.name, made.kv_cache_dtype)
+        assert (grown, period) == (found.growth.bytes, found.growth.tokens), where
+        assert states == found.state_bytes + found.encoder_bytes * ("Fixed(" in str(made)), where
+        whole = [group.bytes_per_token for group in found.layers]
+        if None not in whole and found.growth.tokens == 1:
+            assert sum(n or 0 for n in whole) == found.growth.bytes, where
+        assert sum(group.state_bytes for group in found.layers) == found.state_bytes, where
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -8,7 +8,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import CachePlan, Rank
+from kvcalc.core.plan import CachePlan
 from kvcalc.core.rules import Window
 from kvcalc.core.units import format_count
 from kvcalc.engines.lmdeploy.layers import Shape, split
@@ -48,7 +48,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         block = settings.block
     else:
         rank, block, shape = rank_of(model, settings, notes)
-    rank = msgspec.structs.replace(rank, share=_explainable(model, rank, settings))
+    rank = msgspec.structs.replace(rank, share=split(model, settings.tp))
     windows = any(limit is not None for _, limit, _ in shape.spans)
     freed = isinstance(rank.pools[0].groups[0].rule, Window)
     if windows and not freed:
@@ -84,15 +84,6 @@ _SOURCES = {
     "pytorch": "pytorch/engine/cache_engine/, pytorch/engine/executor/base.py",
     "turbomind": "src/turbomind/kernels/attention/block.h, Layout",
 }
-
-
-def _explainable(model: ModelSpec, rank: Rank, settings: Settings) -> ModelSpec | None:
-    """Return the layers of a rank where their formula is core's own: plain rows, no states."""
-    share = split(model, settings.tp)
-    if settings.policy == "turbo_quant" or any(cache.states() for _, cache in share.caches()):
-        return None
-    dtype = share.resolve(_NAMES.get(settings.policy, model.dtype))
-    return share if share.growth(dtype) == rank.growth() else None
 
 
 def check_model(

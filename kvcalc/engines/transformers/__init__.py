@@ -84,7 +84,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
         ranks=(
             Rank(
                 name="rank",
-                share=_explainable(held, settings),
+                share=held,
                 pools=pools,
                 multiplicity=settings.tp,
                 fixed_bytes=counted * COUNTER_BYTES,
@@ -154,10 +154,3 @@ def _pools(layers: list[tuple[LayerRun, list[Part]]]) -> tuple[Pool, ...]:
         )
         pools.append(Pool(name=name, groups=(group,), unit_bytes=unit))
     return tuple(pools)
-
-
-def _explainable(model: ModelSpec, settings: Settings) -> ModelSpec | None:
-    """Return the layers where their formula is core's own: rows in the model dtype, no states."""
-    plain = settings.cache in ("dynamic", "static") and not settings.offloaded
-    states = any(cache.states() for _, cache in model.caches())
-    return model if plain and not states else None
