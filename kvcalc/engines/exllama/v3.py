@@ -7,18 +7,31 @@ short_conv.py, mla_attn.py, dsv4.py. What a layer keeps is in v3_layers, setting
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import NamedTuple
 
 import msgspec
 
+from kvcalc.core.attention import (
+    CompressedAttention,
+    FullAttention,
+    Indexer,
+    Mla,
+    SharedKv,
+    SlidingMla,
+    SlidingWindow,
+)
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import UnsupportedError
+from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.explain import beyond
+from kvcalc.core.kind import divide
+from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank
-from kvcalc.core.rules import Rule, Slots
+from kvcalc.core.recurrent import GatedDeltaNet, Mamba2, ShortConv
+from kvcalc.core.rules import Compressed, Grow, Rule, Slots, Whole
+from kvcalc.core.units import format_count
 from kvcalc.engines.exllama.pages import PAGE, shared_pool
-from kvcalc.engines.exllama.v3_layers import Kept, kept_of, on_rank
-from kvcalc.engines.exllama.v3_notes import convention, explain, not_modelled
+from kvcalc.engines.exllama.v3_kept import HALF, Kept, Part, ring_rows
 from kvcalc.engines.exllama.v3_settings import RELEASES, Settings, resolve
 
 __all__ = ["RELEASES", "plan"]
@@ -107,3 +120,293 @@ def _states(states: dict[str, int], history: int, layers: int, batch: int) -> Po
         lookahead_bytes=history,
     )
     return Pool(name="states", groups=(group,), unit_bytes=unit, units=batch)
+
+
+# What one layer keeps under exllamav3: rows in pages, a ring or a state in every batch slot.
+
+_GROUP = 32
+"""Elements that share an f16 scale."""
+_CHANNELS = 128
+"""Heads are split over cards in multiples of so many channels (make_tp_allocation)."""
+_MLA_SINCE, _DSA_SINCE = (1, 3), (1, 4)
+_RINGS = {
+    "AfmoeForCausalLM": 0,
+    "Gemma4ForConditionalGeneration": 0,
+    "Gemma4UnifiedForConditionalGeneration": 0,
+    "GptOssForCausalLM": -1,
+    "LagunaForCausalLM": 0,
+    "Step3p5ForCausalLM": 0,
+    "Step3p7ForConditionalGeneration": 0,
+}
+"""Architectures whose windows are rings (SlidingAttention) -> what is added to the window."""
+_OTHERS_NAMES = (
+    "ApertusForCausalLM ArceeForCausalLM Cohere2ForCausalLM CohereForCausalLM DeciLMForCausalLM"
+    " DeepseekV3ForCausalLM DeepseekV4ForCausalLM Dots1ForCausalLM Ernie4_5_ForCausalLM"
+    " Ernie4_5ForCausalLM Ernie4_5_MoeForCausalLM Exaone4ForCausalLM Gemma2ForCausalLM"
+    " Gemma3ForCausalLM Gemma3ForConditionalGeneration Glm4ForCausalLM Glm4MoeForCausalLM"
+    " Glm4vForConditionalGeneration Glm4vMoeForConditionalGeneration HCXVisionV2ForCausalLM"
+    " HYV3ForCausalLM HyperCLOVAXForCausalLM IQuestCoderForCausalLM Lfm2MoeForCausalLM"
+    " LlamaForCausalLM MiMoForCausalLM MiniMaxM2ForCausalLM Ministral3ForCausalLM"
+    " Mistral3ForConditionalGeneration MistralForCausalLM MixtralForCausalLM NanoChatForCausalLM"
+    " NemotronHForCausalLM Olmo3ForCausalLM OlmoHybridForCausalLM Phi3ForCausalLM"
+    " Qwen2ForCausalLM Qwen2_5_VLForConditionalGeneration Qwen3ForCausalLM Qwen3MoeForCausalLM"
+    " Qwen3NextForCausalLM Qwen3VLForConditionalGeneration Qwen3VLMoeForConditionalGeneration"
+    " Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration Qwen3_5MoeForCausalLM"
+    " Qwen3_5MoeForConditionalGeneration SeedOssForCausalLM SmolLM3ForCausalLM"
+    " SolarOpenForCausalLM"
+)
+_OTHERS = frozenset(_OTHERS_NAMES.split())
+"""Every other architecture (architecture/*.py, arch_string)."""
+
+
+class _Heads(NamedTuple):
+    heads: int
+    width: int
+
+
+def on_rank(model: ModelSpec, tp: int) -> ModelSpec:
+    """Return what one of tp equal cards keeps; latents are on every card.
+
+    Raises:
+        UnsupportedError: an architecture that exllamav3 has not, or heads that do not divide.
+    """
+    name = model.architecture
+    if name is not None and name not in _RINGS and name not in _OTHERS:
+        raise UnsupportedError(
+            f"exllamav3 has no architecture {name}",
+            hint="use --engine none to see what its layers are",
+        )
+    if tp == 1:
+        return model
+    for _, cache in model.caches():
+        if isinstance(cache, (FullAttention, SlidingWindow)) and cache.head_dim < _CHANNELS:
+            divide(cache.num_kv_heads * cache.head_dim // _CHANNELS, tp, "sets of 128 channels")
+    return model.on_rank(tp, lambda heads, ranks: divide(heads, ranks, "heads"))
+
+
+def kept_of(run: LayerRun, model: ModelSpec, settings: Settings) -> Kept:
+    """Return what one layer of a run keeps.
+
+    Raises:
+        UnsupportedError: a kind of cache that exllamav3 has not, or that kvcalc does not model.
+    """
+    if any(isinstance(cache, (SlidingMla, CompressedAttention)) for cache in run.caches):
+        _since(settings, _DSA_SINCE, "DeepSeek-V4's layers")
+        return compressed(run.caches)
+    found = Kept((), (), (), 0)
+    for cache in run.caches:
+        found = found.plus(_of(cache, model, settings))
+    return found
+
+
+def _of(cache: Cache, model: ModelSpec, settings: Settings) -> Kept:
+    match cache:
+        case Mla():
+            _since(settings, _MLA_SINCE, "latent attention")
+            bits = settings.bits[0] if settings.bits else None
+            latent = _row(cache.kv_lora_rank, bits, "a latent")
+            rope = cache.qk_rope_head_dim * HALF
+            return Kept.paged(Grow(block_tokens=PAGE), (("latent", latent), ("rope", rope)))
+        case FullAttention() | SlidingWindow():
+            return _heads(cache, model, settings)
+        case GatedDeltaNet() | Mamba2():
+            conv, recurrent = _conv_and_recurrent(cache)
+            columns, channels = conv
+            return Kept.state(
+                (("conv", (columns + 1) * channels * HALF), ("recurrent", recurrent * 4)),
+                settings.history * (channels * HALF + recurrent * 4),
+            )
+        case ShortConv():
+            size = cache.hidden_size * HALF
+            return Kept.state((("conv", cache.conv_kernel * size),), settings.history * size)
+        case SharedKv():
+            return Kept((), (), (), 0)
+        case Indexer():
+            pass
+    raise NotModelledError(
+        f"how exllamav3 keeps {cache.kind} caches is not modelled",
+        hint="use --engine none to see what the layers are",
+    )
+
+
+def _heads(cache: FullAttention | SlidingWindow, model: ModelSpec, settings: Settings) -> Kept:
+    """Return K and V of every head, both as wide as K: in pages, or a window's in a ring."""
+    if cache.v_head_dim not in (None, cache.head_dim):
+        raise UnsupportedError(
+            f"exllamav3's caches have V as wide as K, and {model.name} has not",
+            hint="use --engine none to see what its layers are",
+        )
+    elements = cache.num_kv_heads * cache.head_dim
+    if isinstance(cache, SlidingWindow):
+        more = _RINGS.get(model.architecture or "")
+        if more is not None and not settings.swa_full:
+            rule: Rule = Whole(
+                slots=ring_rows(cache.sliding_window + more), limit=cache.sliding_window
+            )
+            size = elements * HALF
+            return Kept((), ((rule, (("k", size), ("v", size))),), (), 0)
+    limit = cache.sliding_window if isinstance(cache, SlidingWindow) else None
+    k_bits, v_bits = settings.bits or (None, None)
+    rows: Part = (
+        ("k", _row(elements, k_bits, "a token's K")),
+        ("v", _row(elements, v_bits, "a token's V")),
+    )
+    return Kept.paged(Grow(block_tokens=PAGE, limit=limit), rows)
+
+
+def _row(elements: int, bits: int | None, what: str) -> int:
+    """Return the bytes of a row: f16, or 32 elements in `bits` int32 words and one f16 scale."""
+    if bits is None:
+        return elements * HALF
+    if elements % _GROUP:
+        raise UnsupportedError(
+            f"exllamav3 quantises {_GROUP} elements at a time, and {what} has {elements}",
+            hint="leave cache_quant out",
+        )
+    return elements // _GROUP * (4 * bits + HALF)
+
+
+def _conv_and_recurrent(cache: GatedDeltaNet | Mamba2) -> tuple[tuple[int, int], int]:
+    """Return (kernel - 1, channels) of the convolution, and elements of the recurrent state."""
+    conv = (0, 0)
+    recurrent = 0
+    for state in cache.states():
+        if state.role == "conv":
+            conv = (state.shape[0], state.shape[1])
+        else:
+            recurrent = state.elements
+    return conv, recurrent
+
+
+def _since(settings: Settings, line: tuple[int, int], what: str) -> None:
+    if settings.line < line:
+        first = ".".join(map(str, line))
+        raise UnsupportedError(
+            f"exllamav3 {settings.version} has no {what}", hint=f"{first} and later have"
+        )
+
+
+_FLOAT = 4
+
+
+def compressed(caches: tuple[Cache, ...]) -> Kept:
+    """Return what one layer keeps: always in float16, whatever cache_quant says.
+
+    Raises:
+        UnsupportedError: a ratio that does not divide a page, or another kind of cache beside.
+    """
+    found = Kept((), (), (), 0)
+    for cache in caches:
+        match cache:
+            case SlidingMla(head_dim=width, sliding_window=window):
+                rule = Whole(slots=ring_rows(window), limit=window)
+                found = found.plus(Kept((), ((rule, (("nope", width * HALF),)),), (), 0))
+            case CompressedAttention(head_dim=width):
+                found = found.plus(_entries(cache, "nope", width))
+            case Indexer(index_head_dim=width):
+                found = found.plus(_entries(cache, "index", width))
+            case _:
+                raise NotModelledError(
+                    f"how exllamav3 keeps {cache.kind} beside compressed entries is not modelled",
+                    hint="use --engine none to see what the layers are",
+                )
+    return found
+
+
+def _entries(cache: CompressedAttention | Indexer, role: str, width: int) -> Kept:
+    """Return one entry for every ratio tokens, and the buffers of its compressor.
+
+    A slot keeps the projected entry and gate of PAGE + ratio tokens, and of overlapping windows
+    snapshots of all in a page and two more, in float32; what is live of these are the ratio newest
+    tokens and one snapshot.
+    """
+    ratio = cache.compress_ratio
+    if PAGE % ratio:
+        raise UnsupportedError(
+            f"exllamav3 compresses by ratios that divide {PAGE}, not by {ratio}",
+            hint="use --engine none to see what the layers are",
+        )
+    token = 2 * width * (2 if cache.overlap else 1) * HALF
+    live, spare = ratio * token, PAGE * token
+    if cache.overlap:
+        snapshot = 2 * ratio * width * _FLOAT
+        live += snapshot
+        spare += (PAGE // ratio + 1) * snapshot
+    rule = Compressed(block_entries=PAGE // ratio, ratio=ratio)
+    return Kept(((rule, ((role, width * HALF),)),), (), (("compressor", live),), spare)
+
+
+# What a plan of exllamav3 says of itself: why a number is what it is, and what is left out.
+
+
+def explain(model: ModelSpec, settings: Settings, pools: tuple[Pool, ...]) -> tuple[str, ...]:
+    """Return a line for every rule that moved a number."""
+    caches = [cache for _, cache in model.caches()]
+    rings = any(pool.name.startswith("rings") for pool in pools)
+    states = next((pool for pool in pools if pool.name == "states"), None)
+    slots = rings or states is not None
+    conv = states is not None and "conv" in states.groups[0].payload
+    recurrent = states is not None and "recurrent" in states.groups[0].payload
+    entries = any(isinstance(cache, CompressedAttention) for cache in caches)
+    history = states.groups[0].lookahead_bytes if states else 0
+    windows = any(isinstance(cache, SlidingWindow) for cache in caches)
+    told = {
+        f"K and V are kept in float16, whatever the model dtype ({model.dtype})": (
+            model.dtype != "float16" and settings.bits is None
+        ),
+        f"{settings.batch} batch slots are allocated, whether sequences use them or not"
+        " (max_batch_size)": slots,
+        "a window has a ring of its own in every slot, in float16, two pages longer than itself": (
+            rings
+        ),
+        "windows lie in pages as every token does, and save nothing": windows and not rings,
+        "convolutions keep all K columns": conv,
+        "recurrent states are in float32": recurrent,
+        "compressed entries stay in float16, whatever cache_quant says": (
+            entries and settings.bits is not None
+        ),
+        f"a slot has {format_count(history)} B to take proposed tokens back": history > 0,
+        "an MLA model's latent takes the bits of K; its rotary key stays in float16": (
+            settings.bits is not None and any(isinstance(cache, Mla) for cache in caches)
+        ),
+    }
+    return tuple(line for line, holds in told.items() if holds)
+
+
+def convention(settings: Settings, *, slots: bool) -> tuple[str, ...]:
+    """Return what the rules take for granted, a sentence each."""
+    whole = "The whole cache is allocated when the model is loaded"
+    found = [f"{whole}; pages of 256 tokens are shared by all sequences."]
+    if not settings.size_given:
+        found = [*found, "Without cache_size it has room for one sequence of the maximum."]
+    if slots:
+        found = [*found, "A sequence takes a batch slot, which bounds how many run at once."]
+    return tuple(found)
+
+
+def not_modelled(model: ModelSpec, settings: Settings, *, slots: bool) -> tuple[str, ...]:
+    """Return what is not modelled, with the size of the difference."""
+    found = ["exllamav3's rules were read in its source, not compared with a running engine"]
+    widest = max(
+        (
+            c.num_kv_heads * c.head_dim
+            for _, c in model.caches()
+            if isinstance(c, (FullAttention, SlidingWindow))
+        ),
+        default=0,
+    )
+    if settings.bits is not None and widest:
+        copy = 4 * widest * settings.cache_size
+        found.append(
+            "attention kernels that cannot read quantised pages make one layer's in float16 for a"
+            f" moment: {format_count(copy)} B"
+        )
+    if slots:
+        found.append(
+            "checkpoints of states and rings are kept in the host's memory: up to 4 GiB"
+            " (recurrent_cache_size)"
+        )
+    if settings.tp > 1:
+        found.append("heads are split evenly here; exllamav3 splits them by the cards' memory")
+    found.append("a draft model's cache comes on top: plan it as a model of its own")
+    return tuple(found)

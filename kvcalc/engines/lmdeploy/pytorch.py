@@ -5,21 +5,24 @@ LMDeploy 0.18 pytorch/engine/cache_engine/ and pytorch/engine/executor/base.py, 
 
 from __future__ import annotations
 
+from typing import Any
+
+from kvcalc.core.attention import SlidingWindow
 from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.errors import InvalidValueError, NotModelledError, UnsupportedError
 from kvcalc.core.kind import StateTensor
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import Group, Pool, Rank
 from kvcalc.core.recurrent import GatedDeltaNet
-from kvcalc.core.rules import Slots
+from kvcalc.core.rules import Slots, Window
 from kvcalc.core.units import cdiv, format_count
-from kvcalc.engines.every_token import kept_group
+from kvcalc.engines.every_token import Span, kept_group
 from kvcalc.engines.lmdeploy.layers import Shape, shape_of, split
 from kvcalc.engines.lmdeploy.packing import Tensor, tensors_of
 from kvcalc.engines.lmdeploy.settings import Settings
-from kvcalc.engines.lmdeploy.windows import window_of, windowed_group
 
 __all__ = ["block_size", "indexer_bytes", "rank_of"]
+
 
 _ALIGNMENT = 256
 _FLASH_MLA_BLOCK = 64
@@ -221,4 +224,81 @@ def _num_blocks(
         tokens //= 2
     raise UnsupportedError(
         "fewer than three blocks fit into the memory", hint="give more memory or fewer sequences"
+    )
+
+
+# Models whose blocks LMDeploy's PyTorch engine gives back once a window has passed them.
+#
+# LMDeploy (1263d5c, August 2026) pytorch/configurations/default.py takes `sliding_window` of a
+# config for the whole model, whichever layers have it; gemma.py (with images) and gpt_oss.py take
+# it back, and llava_hf.py never asks. pytorch/paging/block_manager/window_block_manager.py then
+# drops the blocks before the last W tokens of history; with the token of the step that is W + 1,
+# which are what the kernels read (pytorch/kernels/cuda/pagedattention.py, kv_min_loc).
+
+_KEPT = {
+    "DeepseekV4ForCausalLM",
+    "Gemma3ForConditionalGeneration",
+    "GptOssForCausalLM",
+    "LlavaForConditionalGeneration",
+    "LlavaNextForConditionalGeneration",
+}
+"""Classes for which LMDeploy sets no window."""
+
+
+def window_of(model: ModelSpec, notes: list[str]) -> int | None:
+    """Return the window before which blocks are given back; None where every block is kept.
+
+    Args:
+        model: as published.
+        notes: a line is added for layers that lose what they read.
+
+    Raises:
+        UnsupportedError: layers of several windows, of which a config tells LMDeploy one.
+    """
+    if model.architecture in _KEPT:
+        return None
+    caches = [cache for _, cache in model.caches() if cache.rows()]
+    windows = {cache.sliding_window for cache in caches if isinstance(cache, SlidingWindow)}
+    if len(windows) > 1:
+        raise UnsupportedError(
+            f"{model.name} has several windows, and LMDeploy takes one for all layers",
+            hint="use --engine none to see what its layers are",
+        )
+    if windows and not all(isinstance(cache, SlidingWindow) for cache in caches):
+        notes.append(
+            "LMDeploy takes the window for all layers: those that read every token lose what lies"
+            " before it"
+        )
+    return next(iter(windows), None)
+
+
+def windowed_group(
+    spans: tuple[Span, ...],
+    payload: dict[str, int],
+    block: int,
+    page: int,
+    window: int,
+    step: int,
+) -> Group:
+    """Return the group of all layers, of which a sequence keeps the blocks of a window.
+
+    Args:
+        spans: the layers.
+        payload: bytes of one token of one layer, by role.
+        block: tokens a block.
+        page: bytes of a block of one layer, padding included.
+        window: tokens of history that are kept.
+        step: tokens of a prompt that are computed at once (max_prefill_token_num), which a longer
+            prompt is cut into (scheduler.py, kv_token_limit).
+    """
+    layers = sum(span.layers for span in spans)
+    rule: dict[str, Any] = {"block_tokens": block, "window": window + 1, "in_flight": step}
+    return Group(
+        name="blocks",
+        layers=layers,
+        # A step that ends inside a block leaves the window's first block and its own last one.
+        rule=Window(**rule, extra_blocks=1 if step % block else 0),
+        payload={role: layers * size for role, size in payload.items()},
+        unit_bytes=layers * page,
+        block_size=block,
     )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from kvcalc.core.deployment import Deployment, GpuSpec
+from kvcalc.core.dtypes import cache_dtype
 from kvcalc.core.errors import (
     InvalidValueError,
     NotModelledError,
@@ -18,19 +19,17 @@ from kvcalc.core.errors import (
 )
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count
-from kvcalc.engines.lmdeploy.dtype import dtype_of
-from kvcalc.engines.lmdeploy.version import release
+from kvcalc.engines.lmdeploy.version import Release, release
 
 __all__ = ["POLICIES", "Settings", "resolve"]
 
+
 POLICIES = {"none": 0, "int4": 4, "int8": 8, "fp8": 16, "fp8_e5m2": 17, "turbo_quant": 42}
 """quant_policy by name (messages.py, QuantPolicy)."""
-
 _KV_DTYPES = {"int4": "int4", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8_e5m2"}
 _BY_NUMBER = {number: name for name, number in POLICIES.items()}
 _DEFAULT_MAX_MODEL_LEN = 8192
 _DEFAULT_BLOCK = 64
-
 _KNOWN = {
     "engine",
     "engine_version",
@@ -65,7 +64,6 @@ _OF = {
     "enable_prefix_caching": "both",
 }
 """Setting -> the engine that has it; `free_memory`, `vocab_size` and `flash_mla` are kvcalc's."""
-
 _SEQUENCES = {"a100": 384, "a800": 384, "h100": 1024, "h800": 1024, "l20y": 1024, "h200": 1024}
 _SEQUENCES_ELSE = 128
 """max_batch_size by what the card's name holds (utils.py, get_max_batch_size)."""
@@ -289,3 +287,47 @@ def _sequences(gpu: str | GpuSpec | None, notes: list[str]) -> int:
         notes.append(f"no card was named: {name} is taken, which decides max_batch_size")
     found = (size for part, size in _SEQUENCES.items() if part in name.lower())
     return next(found, _SEQUENCES_ELSE)
+
+
+# The dtype that LMDeploy runs a model in: float16 or bfloat16, whatever its config says.
+
+_DTYPES = ("float16", "bfloat16")
+_BFLOAT16_CARDS = 8
+"""Least major compute capability with bfloat16 (utils.py, is_bf16_supported)."""
+
+
+def dtype_of(
+    model: ModelSpec, deployment: Deployment, backend: str, found: Release, notes: list[str]
+) -> str:
+    """Return the dtype that the model is run in.
+
+    Of a dtype that it does not run the PyTorch engine makes float16 (pytorch/config.py,
+    _update_torch_dtype); TurboMind bfloat16 where the card has it (turbomind/converter.py,
+    _resolve_dtype), and float16 before 0.10.1 (turbomind/deploy/converter.py).
+
+    Args:
+        model: as published.
+        deployment: as asked for.
+        backend: pytorch or turbomind.
+        found: the release.
+        notes: a line is added where the model's own is not taken.
+
+    Raises:
+        UnsupportedError: a dtype is asked for that LMDeploy does not take (messages.py).
+    """
+    if deployment.dtype != "auto":
+        wanted = cache_dtype(deployment.dtype).name
+        if wanted not in _DTYPES:
+            raise UnsupportedError(
+                f"LMDeploy runs no model in {wanted}", hint=f"choose {' or '.join(_DTYPES)}"
+            )
+        return wanted
+    if model.dtype in _DTYPES:
+        return model.dtype
+    gpu = deployment.gpu
+    capability = gpu.compute_capability if isinstance(gpu, GpuSpec) else None
+    old = capability is not None and int(capability.partition(".")[0]) < _BFLOAT16_CARDS
+    bfloat16 = backend == "turbomind" and found.prefers_bfloat16 and not old
+    taken = "bfloat16" if bfloat16 else "float16"
+    notes.append(f"LMDeploy runs no model in {model.dtype}: {taken} is taken")
+    return taken

@@ -8,34 +8,36 @@ steps and graphs, which come later.
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import NamedTuple
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks, summed
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import cdiv, round_up
 from kvcalc.core.visible import DRIVER_CONTEXT, left_free, named_card
-from kvcalc.core.widths import is_multimodal
-from kvcalc.engines.sglang.beside import at_start
-from kvcalc.engines.sglang.drafts import loaded
-from kvcalc.engines.sglang.memory import default_fraction
+from kvcalc.core.weight_shapes import shape_of
+from kvcalc.core.weight_split import VOCABULARY_MULTIPLE
+from kvcalc.core.weights import weights_on_rank
+from kvcalc.core.widths import Widths, is_multimodal, widths_of
+from kvcalc.engines.sglang.families import is_latent
+from kvcalc.engines.sglang.memory import default_fraction, default_graph_batch, graphs_mib
+from kvcalc.engines.sglang.requests import requests_at_once, table_bytes
 from kvcalc.engines.sglang.reserve import reserve_of, reserved
 from kvcalc.engines.sglang.settings import Settings
 from kvcalc.engines.sglang.version import NEWEST
 
 __all__ = ["BEFORE_WEIGHTS", "LEFT_BY_LOADING", "budgets", "fraction_of"]
 
-_GIB = 2**30
 
+_GIB = 2**30
 BEFORE_WEIGHTS = {"alone": DRIVER_CONTEXT, "bus": (0.25, 1.0), "switched": (1.2, 2.6)}
 """GiB that a rank has taken before it loads anything: the driver's context, NCCL and all-reduce
 buffers; alone, on cards that share a bus, or on switched ones (Hopper and later, data centre)."""
-
 LEFT_BY_LOADING = (0.0, 0.3)
 """GiB that loading leaves behind beyond the weights."""
-
 _TOWER_RESERVE = 100 * 2**20
 """SGLANG_VLM_CACHE_SIZE_MB: kept for embeddings of images, which are allocated later."""
-
 _TOWER_FACTORS = (Fraction("0.76"), Fraction("0.9975"))
 """adjust_mem_fraction_for_vlm: 0.95 times 0.8 to 1.05, by the size of the vision tower."""
 _TOWER_BASE, _TOWER_LEAST, _TOWER_MOST = Fraction("0.95"), Fraction("0.8"), Fraction("1.05")
@@ -203,3 +205,169 @@ def _tower_factors(model: ModelSpec) -> tuple[Fraction, Fraction]:
         return _TOWER_FACTORS
     parameters = Fraction(size.encoder_bytes, 2)
     return factor(parameters / _VIT_L), factor(parameters / 2 / _VIT_L)
+
+
+# What SGLang takes beside its share while it starts: bounded by what is computed and captured.
+#
+# SGLang 0.5.23 mem_cache/memory_pool.py (the request table) and model_executor/model_runner.py:
+# once the cache is there, workspaces of attention are made and CUDA graphs captured; the first
+# prompt then runs a chunk. What handle_gpu_memory_settings keeps for them (`memory.reserved_mib`,
+# 1.5 MiB for a token whatever the model) is generous, and starts with less have run.
+
+_MIB = 2**20
+_ITEMSIZE = 2
+_WORKSPACES = 512 * _MIB
+"""Workspaces of attention kernels and of cuBLAS: what SGLang itself reckons with for such."""
+_HIDDEN_COPIES, _INNER_BYTES = 7, 7
+"""Copies of the residual stream that are alive in a layer, and bytes for each of an MLP's inner
+width: gate and up and their product in 16 bits, and a copy of it in 8 where kernels quantise."""
+_LOGIT_BYTES = 14
+"""Of a logit at the sampler's peak: in 16 bits, in 32, and probabilities and noise in 32."""
+_LATENT_WORKSPACE = Fraction("0.025")
+"""Part of the card that MLA's prefill and sparse indexers may take, as vLLM's do."""
+
+
+def at_start(model: ModelSpec, settings: Settings, plan: CachePlan, cache_bytes: int) -> int:
+    """Return the bytes that a rank takes at most after its cache: table, step, graphs, workspaces.
+
+    Args:
+        model: as SGLang runs it.
+        settings: as resolved.
+        plan: of both.
+        cache_bytes: the cache at its most; tokens decide how many requests run at once.
+    """
+    widths = widths_of(model)
+    graphs = int(graphs_mib(settings.card, reserve_of(model, settings)) * _MIB)
+    computed = max(_chunk(widths, settings), _sampling(widths, settings))
+    if is_latent(model):
+        computed += int(_LATENT_WORKSPACE * settings.card.memory_bytes)
+    return _WORKSPACES + graphs + computed + _table(settings, plan, cache_bytes)
+
+
+def _chunk(widths: Widths, settings: Settings) -> int:
+    """Return the tensors of a layer for a chunk of a prompt."""
+    dense = -(-widths.inner.high * _INNER_BYTES // settings.tp)
+    inner = -(-widths.expert_inner.high // settings.tp)
+    # Workspaces of routed experts: gate and up or the outputs in one, the products in the other.
+    routed = widths.experts.high * (max(2 * inner, widths.hidden.high) + inner)
+    streams = widths.hidden.high * _HIDDEN_COPIES
+    return settings.chunk * (dense + _ITEMSIZE * (streams + routed))
+
+
+def _sampling(widths: Widths, settings: Settings) -> int:
+    """Return the logits of the largest batch that a graph is captured for, and their copies."""
+    batch = settings.graph_batch or default_graph_batch(settings.card, settings.tp)
+    rows = batch * max(1, settings.proposed)
+    stream = widths.hidden.high * _ITEMSIZE * _HIDDEN_COPIES
+    return rows * (widths.vocab.high * _LOGIT_BYTES + stream)
+
+
+def _table(settings: Settings, plan: CachePlan, cache_bytes: int) -> int:
+    """Return the request table for as many requests as the largest cache makes room for."""
+    tokens = plan.capacity(max(1, cache_bytes), at=1).kv_cache_tokens
+    requests = requests_at_once(tokens, settings.context, settings.max_requests)
+    return table_bytes(requests, settings.context + settings.row_extra)
+
+
+# The weights of a draft: what it brings beside its layers, and if the cache is sized after it.
+#
+# A draft makes an embedding and a head of its own as it is loaded (models/*_mtp.py, *_nextn.py),
+# and gets the target's in their place once the caches are there (speculative/eagle_worker_v2.py,
+# alloc_memory_pool and init_lm_head). Since 0.5.14 the draft is loaded before the cache is sized,
+# so that the cache has to do without both tables for good; before, the draft came after the cache,
+# into what mem_fraction_static keeps back (managers/scheduler.py, init_model_worker).
+
+_DRAFTS_ITEMSIZE = 2
+_SHARE_THEIR_OWN = ("Qwen3_5", "Ernie4_5")
+"""Beginnings of architectures whose draft has one table for both where the model's are tied."""
+
+
+class Loaded(NamedTuple):
+    """Where the weights of a rank lie.
+
+    Attributes:
+        inside: what is there when the cache is sized.
+        beside: what comes after it.
+        freed: bytes of `inside` that are given back once the cache is there, at least.
+    """
+
+    inside: tuple[Term, ...]
+    beside: tuple[Term, ...] = ()
+    freed: int = 0
+
+
+def loaded(
+    weights: Term, model: ModelSpec, deployment: Deployment, settings: Settings, *, last: bool
+) -> Loaded:
+    """Return where the weights of a rank lie.
+
+    Args:
+        weights: of the rank, the draft's layers included.
+        model: as SGLang runs it.
+        deployment: as asked for.
+        settings: as resolved.
+        last: the rank is of the last pipeline stage, where the draft is.
+    """
+    found = settings.speculation
+    if found is None or not found.layers or not last:
+        return Loaded((weights,))
+    tables = _tables(model, settings) if found.own else (0, 0)
+    if settings.release.loads_draft_first:
+        if not tables[1]:
+            return Loaded((weights,))
+        own = _term(tables, "the draft's own embedding and head, which the target's replace later")
+        return Loaded((weights, own), freed=tables[0])
+    draft = _of_draft(model, deployment, settings)
+    low, high = weights.low_bytes - draft[1], weights.high_bytes - draft[0]
+    target = Term(
+        name="weights",
+        low_bytes=max(0, low),
+        high_bytes=max(0, low, high),
+        source=f"{weights.source}; the draft is loaded after the cache is sized",
+    )
+    after = (draft[0], draft[1] + tables[1])
+    return Loaded((target,), (_term(after, "the draft, loaded after the cache is sized"),))
+
+
+def _term(span: tuple[int, int], what: str) -> Term:
+    low, high = span
+    source = f"{what} (speculative/eagle_worker_v2.py, init_lm_head)"
+    return Term(name="weights", low_bytes=low, high_bytes=high, source=source, label="draft")
+
+
+def _of_draft(model: ModelSpec, deployment: Deployment, settings: Settings) -> tuple[int, int]:
+    """Return the bytes of a draft's weights on a rank, as the weights of the rank count them."""
+    draft = deployment.draft_model
+    if settings.speculation is not None and not settings.speculation.own:
+        if not isinstance(draft, ModelSpec):
+            return 0, 0
+        term = weights_on_rank(draft, tp=settings.tp)
+        return term.low_bytes, term.high_bytes
+    with_it, without = (
+        weights_on_rank(model, tp=settings.tp, pp=settings.pp, stage=settings.pp - 1, drafts=drafts)
+        for drafts in (True, False)
+    )
+    ends = (with_it.low_bytes - without.low_bytes, with_it.high_bytes - without.high_bytes)
+    return max(0, min(ends)), max(0, *ends)
+
+
+def _tables(model: ModelSpec, settings: Settings) -> tuple[int, int]:
+    """Return the bytes of a draft's embedding and head on a rank, beyond what its layers count.
+
+    Both are divided by the ranks; under DP attention by those of a group, or not at all.
+    """
+    size = model.size
+    shape = shape_of(model.architecture)
+    if size is None or size.vocab_size is None or size.hidden_size is None:
+        return 0, 0
+    if shape is not None and shape.draft_tables:
+        return 0, 0  # the checkpoint's draft has both, and they are counted with its layers
+    tied = size.tie_word_embeddings
+    if tied is None and shape is not None:
+        tied = shape.tied
+    one = bool(tied) and (model.architecture or "").startswith(_SHARE_THEIR_OWN)
+    whole = round_up(size.vocab_size, VOCABULARY_MULTIPLE) * size.hidden_size * _DRAFTS_ITEMSIZE
+    count = 1 if one else 2
+    least, most = count * cdiv(whole, settings.tp), count * cdiv(whole, settings.attn_tp)
+    known = shape is not None and shape.draft_tables is False
+    return (least if known else 0), most

@@ -7,6 +7,7 @@ _torch/pyexecutor/resource_manager.py at 001541ba.
 
 from __future__ import annotations
 
+from kvcalc.core.capacity import pool_units
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
@@ -17,7 +18,6 @@ from kvcalc.core.sizing import TokenBudget
 from kvcalc.engines.tensorrt_llm.layers import Kept, check_model, sort_layers, stages_of
 from kvcalc.engines.tensorrt_llm.notes import CONVENTION, explain, host_parts, not_modelled
 from kvcalc.engines.tensorrt_llm.settings import Settings, resolve
-from kvcalc.engines.tensorrt_llm.start_up import start_up_log
 from kvcalc.engines.tensorrt_llm.states import of_states, state_pool
 from kvcalc.engines.tensorrt_llm.version import RELEASES
 
@@ -175,3 +175,37 @@ def _rule(
     if kept is None:
         return Grow(block_tokens=settings.block, limit=read, restarts=restarts)
     return Window(block_tokens=settings.block, window=kept, ring=not settings.v2)
+
+
+# What TensorRT-LLM prints when it has allocated its cache.
+
+_GIB = 2**30
+
+
+def start_up_log(plan: CachePlan, kv_cache_bytes: int | None) -> tuple[str, ...]:
+    """Return the lines that a start with a pool of so many bytes logs.
+
+    TensorRT-LLM cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp; nothing for KVCacheManagerV2,
+    which logs its quota alone.
+
+    Args:
+        plan: as `plan` returns it.
+        kv_cache_bytes: the pool, fraction of the free memory applied.
+    """
+    if plan.split == "fungible":
+        return (f"KV cache manager v2 device quota set to {(kv_cache_bytes or 0) / _GIB}GiB",)
+    block = plan.block_size or 1
+    units = pool_units(plan, plan.rank, kv_cache_bytes)
+    told = [f"Number of tokens per block: {block}."]
+    total = tokens = 0
+    for pool, count in zip(plan.rank.pools, units, strict=True):
+        if pool.beside:
+            continue  # states, which are logged in GB
+        told.append(f"Number of blocks in KV cache primary pool: {count}")
+        total += pool.total_bytes(count)
+        tokens = max(tokens, count * block)
+    told.append(
+        f"[MemUsageChange] Allocated {total / _GIB:.2f} GiB for max tokens in paged KV cache"
+        f" ({tokens})."
+    )
+    return tuple(told)

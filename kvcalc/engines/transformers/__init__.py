@@ -10,20 +10,20 @@ from collections import defaultdict
 
 import msgspec
 
+from kvcalc.core.attention import CompressedAttention, CrossAttention
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.explain import beyond
+from kvcalc.core.kind import Chunks, Windowed
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.memory import HostPart, processes
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.plan import CachePlan, Group, Pool, Rank
+from kvcalc.core.plan import CachePlan, Group, Pool, Rank, Rows
 from kvcalc.core.recurrent import LightningAttention
-from kvcalc.core.rules import Rule
+from kvcalc.core.rules import Chunk, Rule, Slots, Whole, Window
+from kvcalc.core.units import format_count
 from kvcalc.engines.served import check_served
-from kvcalc.engines.transformers.held import as_held
-from kvcalc.engines.transformers.layers import COUNTER_BYTES, Part, counters, parts_of
-from kvcalc.engines.transformers.notes import convention, explain, not_modelled
-from kvcalc.engines.transformers.offload import resident
+from kvcalc.engines.transformers.layers import COUNTER_BYTES, Part, as_held, counters, parts_of
 from kvcalc.engines.transformers.paged import plan_paged
 from kvcalc.engines.transformers.quantized import (
     Quantization,
@@ -32,7 +32,6 @@ from kvcalc.engines.transformers.quantized import (
     quantized_parts,
 )
 from kvcalc.engines.transformers.settings import Settings, resolve
-from kvcalc.engines.transformers.tensors import tensor_bytes
 from kvcalc.engines.transformers.version import RELEASES
 
 __all__ = ["RELEASES", "plan", "tensor_bytes"]
@@ -154,3 +153,195 @@ def _pools(layers: list[tuple[LayerRun, list[Part]]]) -> tuple[Pool, ...]:
         )
         pools.append(Pool(name=name, groups=(group,), unit_bytes=unit))
     return tuple(pools)
+
+
+# What the tensors of a cache add up to, beside what the allocator holds for them.
+
+
+def tensor_bytes(plan: CachePlan, n: int) -> int:
+    """Return the sum of `numel() x element_size()` over a cache that n tokens are in, in bytes.
+
+    It is what a program sees that walks `cache.layers`. The memory held is `plan.bytes_held(n)`
+    after a step of one token, and `plan.bytes_needed(n)` right after a prefill of n: tensors that
+    are views keep larger storages alive.
+    """
+    return sum(_visible(rows, n) * rows.slot_bytes for rows in plan.rank.rows())
+
+
+def _visible(rows: Rows, n: int) -> int:
+    match rows.rule:
+        case Window(window=window):
+            return min(n, window - 1)
+        case Chunk():
+            return rows.rule.readable(n)
+        case Whole():
+            return rows.rule.held(n)
+    return rows.rule.used(n)
+
+
+# Offloaded caches: layers wait in the host's memory, two at a time are on the GPU.
+#
+# transformers 5.24 cache_utils.py, Cache.update, Cache.prefetch and Cache.offload: while a layer
+# computes, the next one that waits is fetched; afterwards the layer goes back.
+
+_AT_ONCE = 2
+"""Offloaded layers on the GPU at once: the one that computes and the one being fetched."""
+_Layer = tuple[LayerRun, list[Part]]
+
+
+def resident(
+    layers: list[_Layer], model: ModelSpec, settings: Settings, notes: list[str]
+) -> tuple[list[_Layer], tuple[HostPart, ...]]:
+    """Return the layers that the GPU holds at its fullest, one entry a layer, and the host's part.
+
+    Layers with states never leave it; with a static cache, layers with windows stay too. Of the
+    others, two neighbours are there at once: the two that need the most at the maximum.
+
+    Args:
+        layers: every layer in order, with what it keeps.
+        model: whose layers they are.
+        settings: which cache, and the maximum.
+        notes: a line is added on what the host holds.
+    """
+    stay = [entry for entry in layers if not _leaves(entry, settings)]
+    leave = [entry for entry in layers if _leaves(entry, settings)]
+    if len(leave) <= _AT_ONCE:
+        notes.append(f"at most two layers of {model.name} are offloaded: none leaves the GPU")
+        return layers, ()
+    sizes = [_bytes(entry, settings) for entry in leave]
+    pairs = [(sizes[i] + sizes[(i + 1) % len(sizes)], i) for i in range(len(sizes))]
+    _, first = max(pairs, key=lambda pair: (pair[0], -pair[1]))
+    notes.append(
+        f"{len(leave)} layers are offloaded: the host holds {format_count(sum(sizes))} B for a"
+        f" sequence of {format_count(settings.max_model_len)} tokens, the GPU two of them at a time"
+    )
+    host = HostPart(
+        name="offloaded cache",
+        low_bytes=0,
+        high_bytes=sum(sizes),
+        source=f"cache_implementation: {len(leave)} layers of one sequence of"
+        f" {format_count(settings.max_model_len)} tokens",
+    )
+    return [*stay, leave[first], leave[(first + 1) % len(leave)]], (host,)
+
+
+def _leaves(entry: _Layer, settings: Settings) -> bool:
+    run, parts = entry
+    if not parts or all(isinstance(part.rule, Slots) for part in parts):
+        return False
+    if settings.cache != "static":
+        return True
+    return not any(isinstance(c.span, (Windowed, Chunks)) for c in run.caches)
+
+
+def _bytes(entry: _Layer, settings: Settings) -> int:
+    n = settings.max_model_len
+    return sum(
+        part.rule.peak(n) * part.rule.slots_per_unit * sum(size for _, size in part.payload)
+        for part in entry[1]
+    )
+
+
+# What a plan of transformers says of itself: why a number is what it is, and what is left out.
+
+_BATCHES = (
+    "sequences of one batch are padded to the longest of them: each then holds as many tokens as"
+    " that one"
+)
+
+
+def explain(
+    model: ModelSpec, settings: Settings, quantization: Quantization | None, counter_bytes: int
+) -> list[str]:
+    """Return a line for every rule that moved a number."""
+    notes = []
+    spans = {type(cache.span) for _, cache in model.caches() if cache.rows()}
+    if settings.cache == "dynamic" and spans & {Windowed, Chunks}:
+        notes.append(
+            "a window of W tokens shows W - 1 and holds W: the older tensor stays alive behind the"
+            " view; right after a prefill the whole of its last step stays"
+        )
+    if Chunks in spans:
+        notes.append("chunks are kept as windows of their size; only the mask differs")
+    if settings.cache == "static":
+        notes.append(
+            f"every layer is allocated for {format_count(settings.static_slots)} tokens (a window"
+            " for no more than itself) at its first use"
+        )
+    if any(state.role == "conv" for _, cache in model.caches() for state in cache.states()):
+        notes.append(
+            "a convolution keeps all K columns, one more than a next token needs; recurrent states"
+            " are kept in float32"
+        )
+    if quantization and quantization.backend != "fp8":
+        notes.append(
+            f"the prompt is quantised at once, later tokens {quantization.residual} at a time"
+            " together with all before them"
+        )
+    if counter_bytes:
+        notes.append(f"{format_count(counter_bytes)} B of counters lie beside the rows")
+    return notes
+
+
+def convention(
+    model: ModelSpec, settings: Settings, quantization: Quantization | None
+) -> tuple[str, ...]:
+    """Return what the rules take for granted, a sentence each."""
+    found = ["A sequence is a batch of its own, without padding."]
+    if settings.cache == "dynamic":
+        found.append(
+            "What a sequence holds is what it holds after a step of one token; what it needs is"
+            " what is there right after a prefill"
+            + (
+                f" of {format_count(settings.prompt_tokens)} tokens."
+                if settings.prompt_given
+                else " of all its tokens."
+            )
+        )
+    if quantization and quantization.backend != "fp8" and not settings.prompt_given:
+        found.append("All tokens are those of the prompt, so that all are quantised.")
+    if any(isinstance(cache, CrossAttention) for _, cache in model.caches()):
+        found.append("The encoder's output has as many tokens as the model takes at most.")
+    return tuple(found)
+
+
+def not_modelled(
+    model: ModelSpec, settings: Settings, quantization: Quantization | None
+) -> tuple[str, ...]:
+    """Return what is not modelled, with the size of the difference."""
+    found = [_BATCHES]
+    per_token = model.growing_bytes(1)
+    if settings.cache == "dynamic":
+        widest = max((_row_bytes(model, i) for i in range(len(model.layers))), default=0)
+        found.append(
+            "a step copies each layer's rows to append to them: for a moment one layer is there"
+            f" twice, {format_count(widest * settings.max_model_len)} B at"
+            f" {format_count(settings.max_model_len)} tokens"
+        )
+    if quantization is not None:
+        layers = sum(run.count for run in model.layers)
+        found.append(
+            "a step makes one layer's rows anew in the model dtype:"
+            f" {format_count(per_token // layers * settings.max_model_len)} B at"
+            f" {format_count(settings.max_model_len)} tokens"
+        )
+        if quantization.backend != "fp8" and not settings.prompt_given:
+            most = (quantization.residual - 1) * per_token
+            found.append(
+                f"up to {quantization.residual - 1} tokens behind the prompt wait in the model"
+                f" dtype: at most {format_count(most)} B (prompt_tokens tells how many)"
+            )
+    compressed = [c for _, c in model.caches() if isinstance(c, CompressedAttention)]
+    if any(cache.overlap for cache in compressed):
+        ratio = min(cache.compress_ratio for cache in compressed if cache.overlap)
+        found.append(
+            f"a sequence of fewer than {ratio} tokens has no folded window yet, which is counted"
+            " all the same"
+        )
+    return tuple(found)
+
+
+def _row_bytes(model: ModelSpec, index: int) -> int:
+    run = model.layers[index]
+    one = model.with_layers(1, run.caches)
+    return one.growing_bytes(1)

@@ -12,24 +12,243 @@ from math import lcm
 
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.engines.vllm.card import Card
-from kvcalc.engines.vllm.flash_attention import flash_reads_fp8, flash_version
-from kvcalc.engines.vllm.head_backends import HEAD_BACKENDS
+from kvcalc.engines.vllm.flash_attention import (
+    flash_kernels,
+    flash_reads_fp8,
+    flash_refuses,
+    flash_version,
+)
 from kvcalc.engines.vllm.kernels import (
     BLACKWELL,
     BLACKWELL_CONSUMER,
     FP8,
     HOPPER,
+    PLAIN,
     Backend,
     Kernel,
+    Known,
     Query,
+    Refusal,
+    multiples_of,
+    sizes,
 )
-from kvcalc.engines.vllm.latent_backends import LATENT_BACKENDS
 
 __all__ = ["BACKENDS", "choose", "indexer_backend", "kernels_of", "preferred_block"]
 
+
+# Attention backends for MLA, dense and sparse: what each refuses, which blocks its kernels read.
+#
+# vLLM 0.33 v1/attention/backends/mla/*.py.
+
+_WITH_FP8 = (*PLAIN, *FP8)
+_LATENTS = (512, 576)  # without and with a rotary part of 64
+_FA4_HEADS = (8, 16, 32, 64, 128)
+
+
+def _dense_mla(families: tuple[int, ...], dtypes: tuple[str, ...]) -> Refusal:
+    def refuses(query: Query, card: Card) -> str | None:
+        if query.sparse:
+            return "sparse not supported"
+        if families and card.family not in families:
+            return "compute capability not supported"
+        if query.dtype == "float32":
+            return "dtype not supported"
+        return None if query.kv_dtype in dtypes else "kv_cache_dtype not supported"
+
+    return refuses
+
+
+def _sparse_mla(
+    families: tuple[int, ...],
+    dtypes: tuple[str, ...],
+    more: Refusal | None = None,
+) -> Refusal:
+    def refuses(query: Query, card: Card) -> str | None:
+        if not query.sparse:
+            return "non-sparse not supported"
+        if card.family not in families:
+            return "compute capability not supported"
+        if query.dtype != "bfloat16" and "float16" not in dtypes:
+            return "dtype not supported"
+        if query.kv_dtype not in dtypes:
+            return "kv_cache_dtype not supported"
+        return more(query, card) if more else None
+
+    return refuses
+
+
+def _no_context_parallel(query: Query, card: Card) -> str | None:
+    del card
+    return "DCP not supported" if query.context_parallel else None
+
+
+def _flashmla_sparse(query: Query, card: Card) -> str | None:
+    if query.head_size not in _LATENTS:
+        return "head_size not supported"
+    if query.kv_dtype == "nvfp4_ds_mla" and card.family != BLACKWELL:
+        return "nvfp4_ds_mla needs Blackwell"
+    return None
+
+
+def _few_heads(query: Query, card: Card) -> str | None:
+    del card
+    if query.query_heads not in _FA4_HEADS or query.head_size != _LATENTS[1]:
+        return "head count not supported"
+    return None
+
+
+def _latent_576(query: Query, card: Card) -> str | None:
+    del card
+    return None if query.head_size in _LATENTS else "head_size not supported"
+
+
+LATENT_BACKENDS: dict[str, Known] = {
+    "FLASH_ATTN_MLA": Known(_dense_mla((HOPPER,), PLAIN), multiples_of(16)),
+    "FLASHMLA": Known(_dense_mla((HOPPER,), _WITH_FP8), sizes(64)),
+    "FLASHINFER_MLA": Known(_dense_mla((BLACKWELL,), _WITH_FP8), sizes(32, 64)),
+    "CUTLASS_MLA": Known(_dense_mla((BLACKWELL,), _WITH_FP8), sizes(128)),
+    "TRITON_MLA": Known(_dense_mla((), _WITH_FP8), multiples_of(16)),
+    "FLASH_ATTN_MLA_SPARSE": Known(
+        _sparse_mla((HOPPER,), PLAIN, _no_context_parallel), multiples_of(64)
+    ),
+    "FLASHMLA_SPARSE": Known(
+        _sparse_mla(
+            (HOPPER, BLACKWELL),
+            ("auto", "bfloat16", "fp8_ds_mla", "fp8", "nvfp4_ds_mla"),
+            _flashmla_sparse,
+        ),
+        multiples_of(64),
+    ),
+    "FLASHINFER_MLA_SPARSE_SM90": Known(
+        _sparse_mla((HOPPER,), ("auto", "bfloat16", *FP8), _latent_576), multiples_of(64)
+    ),
+    "FLASHINFER_MLA_SPARSE": Known(
+        _sparse_mla((BLACKWELL,), _WITH_FP8, _latent_576), multiples_of(32)
+    ),
+    "FLASH_ATTN_MLA_SPARSE_FA4": Known(
+        _sparse_mla((BLACKWELL,), ("auto", "bfloat16"), _few_heads), multiples_of(64)
+    ),
+    "FLASHINFER_MLA_SPARSE_SM120": Known(
+        _sparse_mla((BLACKWELL_CONSUMER,), ("auto", *FP8, "fp8_ds_mla"), _latent_576),
+        multiples_of(64),
+    ),
+}
+"""By vLLM's name."""
+
+
+# Attention backends for K and V by head: what each refuses and which blocks its kernels read.
+#
+# vLLM 0.33 v1/attention/backends/{flashinfer,triton_attn,flex_attention,turboquant_attn}.py and the
+# composites triton_flash_attn.py and triton_flashinfer.py.
+
+_PER_TOKEN_HEAD = ("fp8_per_token_head", "int8_per_token_head", "int4_per_token_head")
+_AMPERE = 8
+_FLASHINFER_HEADS = (64, 128, 256, 512)
+_SMALL_HEAD = 64  # whose NVFP4 rows FlashInfer's older kernels misread
+_COMPOSITE_HEADS = (256, 512)
+_TRITON_LEAST_HEAD = 32
+
+
+def _flashinfer_refuses(query: Query, card: Card) -> str | None:
+    if not (8, 0) <= card.capability <= (12, 1):
+        return "compute capability not supported"
+    if query.head_size not in _FLASHINFER_HEADS:
+        return "head_size not supported"
+    if query.dtype == "float32":
+        return "dtype not supported"
+    if query.quantized and not _flashinfer_reads(query, card):
+        return "kv_cache_dtype not supported"
+    if query.image_prefix:
+        return "partial multimodal token full attention not supported"
+    if query.cross:
+        return "attention type not supported"
+    if query.sinks and card.family not in (HOPPER, BLACKWELL, BLACKWELL_CONSUMER):
+        return "attention sinks not supported"
+    return None
+
+
+def _flashinfer_reads(query: Query, card: Card) -> bool:
+    if not query.kv_dtype.startswith("nvfp4"):
+        return query.kv_dtype in (*FP8, "fp8_e5m2")
+    if card.family == BLACKWELL:
+        return True
+    older = card.family in (_AMPERE, HOPPER, BLACKWELL_CONSUMER)
+    plain = query.kv_dtype == "nvfp4" and query.head_size != _SMALL_HEAD and not query.sinks
+    return older and plain
+
+
+def _flashinfer_kernels(query: Query, card: Card) -> tuple[Kernel, ...]:
+    read: tuple[int, ...] = (16, 32, 64)
+    heads, kv_heads = query.query_heads, query.kv_heads
+    grouped = heads is not None and heads // kv_heads > 1 and heads % kv_heads == 0
+    if card.family == BLACKWELL and grouped:
+        read = (16, 32, 64, 128, 256, 512, 1024)
+    return tuple(Kernel(size) for size in read)
+
+
+def _triton_refuses(query: Query, card: Card) -> str | None:
+    del card  # every card; fp8 on old ones fails later, see `choose`
+    known = (*PLAIN, *FP8, "fp8_e5m2", *_PER_TOKEN_HEAD)
+    if query.kv_dtype not in known:
+        return "kv_cache_dtype not supported"
+    return "head_size not supported" if query.head_size < _TRITON_LEAST_HEAD else None
+
+
+def _flex_refuses(query: Query, card: Card) -> str | None:
+    del card
+    if query.quantized:
+        return "kv_cache_dtype not supported"
+    if query.sinks:
+        return "attention sinks not supported"
+    return "attention type not supported" if query.cross else None
+
+
+def _turboquant_refuses(query: Query, card: Card) -> str | None:
+    del card
+    if not query.kv_dtype.startswith("turboquant_"):
+        return "kv_cache_dtype not supported"
+    if query.dtype == "float32":
+        return "dtype not supported"
+    if query.window or query.sinks or query.image_prefix or query.cross:
+        return "sliding window, sinks and image prefixes not supported"
+    return None
+
+
+def _triton_flash_refuses(query: Query, card: Card) -> str | None:
+    composed = query.head_size in _COMPOSITE_HEADS and not query.context_parallel
+    if card.family != HOPPER or not composed:
+        return "not supported"
+    causal = flash_refuses(query._replace(image_prefix=False), card)
+    return causal or _triton_refuses(query, card)
+
+
+def _triton_flashinfer_refuses(query: Query, card: Card) -> str | None:
+    if (
+        card.family != BLACKWELL
+        or query.head_size not in _COMPOSITE_HEADS
+        or query.context_parallel
+    ):
+        return "not supported"
+    causal = _flashinfer_refuses(query._replace(image_prefix=False), card)
+    return causal or _triton_refuses(query, card)
+
+
+HEAD_BACKENDS: dict[str, Known] = {
+    "FLASH_ATTN": Known(flash_refuses, flash_kernels),
+    "FLASHINFER": Known(_flashinfer_refuses, _flashinfer_kernels),
+    "TRITON_ATTN": Known(_triton_refuses, multiples_of(16)),
+    "FLEX_ATTENTION": Known(_flex_refuses, multiples_of(16)),
+    "TURBOQUANT": Known(_turboquant_refuses, sizes(16, 32, 64, 128)),
+    "TRITON_FLASH_ATTN": Known(_triton_flash_refuses, flash_kernels),
+    "TRITON_FLASHINFER": Known(_triton_flashinfer_refuses, sizes(64)),
+    "FLASH_ATTN_DIFFKV": Known(flash_refuses, multiples_of(16)),
+    "TRITON_ATTN_DIFFKV": Known(_triton_refuses, multiples_of(16)),
+}
+"""By vLLM's name."""
+
+
 BACKENDS = {**HEAD_BACKENDS, **LATENT_BACKENDS}
 """Every backend by vLLM's name for it."""
-
 _FEW_QUERY_HEADS = 16
 _NO_ROPE = 512  # a latent without a rotary part
 

@@ -10,8 +10,8 @@ from kvcalc.api import load_model
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
-from kvcalc.engines.llamacpp.checkpoints import checkpoint_bytes
 from kvcalc.engines.llamacpp.contexts import contexts_of, draft_context
+from kvcalc.engines.llamacpp.host import checkpoint_bytes
 from kvcalc.engines.llamacpp.settings import resolve
 
 MIB = 2**20

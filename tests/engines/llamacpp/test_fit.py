@@ -24,7 +24,7 @@ from kvcalc.core.weight_tensors import WeightTensor
 from kvcalc.engines import plan
 from kvcalc.engines.llamacpp import fitting
 from kvcalc.engines.llamacpp.contexts import contexts_of, draft_context
-from kvcalc.engines.llamacpp.fill import moves_of
+from kvcalc.engines.llamacpp.fit import moves_of
 from kvcalc.engines.llamacpp.loaded import loaded, tensor_bytes
 from kvcalc.engines.llamacpp.overrides import HOST
 from kvcalc.engines.llamacpp.settings import resolve

@@ -16,7 +16,7 @@ from kvcalc.core.deployment import Deployment
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines import plan
-from kvcalc.engines.sglang.windows import request_cap
+from kvcalc.engines.sglang.assemble import request_cap
 
 _FULL = FullAttention(num_kv_heads=4, head_dim=64)
 _BUDGET = 10_000_000

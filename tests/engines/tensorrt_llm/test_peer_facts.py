@@ -13,7 +13,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import cdiv
 from kvcalc.engines import plan
-from kvcalc.engines.tensorrt_llm.blocks import (
+from kvcalc.engines.tensorrt_llm.notes import (
     blocks_in_memory,
     context_bytes,
     estimated_bytes_per_token,

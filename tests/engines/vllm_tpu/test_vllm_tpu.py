@@ -21,7 +21,7 @@ from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan, start_up_log
-from kvcalc.engines.vllm_tpu.blocks import unasked_block
+from kvcalc.engines.vllm_tpu import unasked_block
 from kvcalc.models import load_model
 from tests.property import strategies as some
 from tests.property.strategies import SETTINGS
