@@ -14,7 +14,7 @@ from kvcalc.core.capacity import allocated
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_bytes, format_count
-from kvcalc.engines import engine_of, release_warning
+from kvcalc.engines import engine_asked, release_warning
 from kvcalc.engines.changes import Change
 from kvcalc.manifests.found import Finding, Level
 from kvcalc.sizing.host import growing, host_cure, host_refusal, host_warning
@@ -146,7 +146,7 @@ def _length_over_model(target: Target, sized: Sized) -> Iterator[Finding]:
     if own is None or length <= own or target.engine == "none" or is_stretched(target.server):
         return
     made = own
-    switch = engine_of(str(target.engine)).longer
+    switch = engine_asked(target.engine).longer
     allowed = switch is None or lets_longer(target.server, switch)
     sure = sized.question.model.name in known_presets()  # one's own config may stretch positions
     if not allowed and not sure:

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 
 from kvcalc.checks.cards import memory_only
-from kvcalc.checks.contradictions import contradictions
 from kvcalc.checks.cures import cure
+from kvcalc.checks.gpu_findings import on_requests, on_shared_memory
 from kvcalc.checks.hidden import hide
+from kvcalc.checks.plan_findings import on_plan
 from kvcalc.checks.refusals import refusals
 from kvcalc.checks.shared_cards import on_shared_cards
-from kvcalc.checks.shown import deployed
 from kvcalc.checks.sized import Load, MissingFigureError, Sized
 from kvcalc.checks.targets import Fault, Target
-from kvcalc.core.check_report import CheckReport
+from kvcalc.core.check_report import CheckReport, Deployed, ReadSetting
 from kvcalc.core.checks import (
     Assertion,
     Check,
@@ -28,6 +28,7 @@ from kvcalc.core.checks import (
     skipped,
     summary,
 )
+from kvcalc.core.credentials import without_credentials
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import (
     KvcalcError,
@@ -38,21 +39,20 @@ from kvcalc.core.errors import (
 )
 from kvcalc.core.metrics import METRICS
 from kvcalc.core.units import format_bytes, format_count, format_number_of
-from kvcalc.manifests.found import Finding
+from kvcalc.manifests.found import Finding, Server
 
 __all__ = ["report_of", "run"]
+
 
 _BY_FINDING: dict[str, CheckLevel] = {"error": "error", "warning": "warn", "note": "note"}
 _STATUS: dict[CheckLevel, Status] = {"error": "fail", "warn": "warn", "note": "note", "off": "off"}
 _ENDLESS = 2**50
 """A cache that is never short, for what of a plan does not hang on the memory."""
-
 _OF_PLAN = (
     *("bytes_per_token", "state_bytes", "needed_bytes", "max_model_len", "block_size"),
     *("block_bytes", "num_gpus", "replicas", "duplication_factor"),
 )
 """Figures that need no memory; those over a workload but for its concurrency do neither."""
-
 _DEFAULT = parse_assertion("fits", given=True)
 
 
@@ -418,3 +418,130 @@ def _longest(sized: Sized) -> str:
 
 def _where(file: str, line: int) -> str:
     return f"{file}:{line}" if file and line else file
+
+
+# What contradicts itself in a deployment: its file, its settings, its card and its plan.
+
+_OF_MEMORY = (
+    *("sequences-out-of-reach", "speculation-costs-cache", "fraction-out-of-interval"),
+    *("two-limits", "share-without-effect"),
+)
+"""Findings that hang on how much memory there is."""
+
+
+def contradictions(
+    target: Target, sized: Sized | None, *, only_plan: bool = False
+) -> list[Finding]:
+    """Return the findings on a target.
+
+    Args:
+        target: what is checked.
+        sized: its figures; None where there are none: the file's own contradictions are found.
+        only_plan: the memory is not known.
+
+    Raises:
+        KvcalcError: the engine refuses its settings.
+    """
+    return list(_all(target, sized, only_plan=only_plan))
+
+
+def _all(target: Target, sized: Sized | None, *, only_plan: bool) -> Iterator[Finding]:
+    yield from on_requests(target)
+    yield from on_shared_memory(target)
+    for line in () if target.question is None else target.question.model.contradictions:
+        yield Finding(
+            "checkpoint-contradicts-config",
+            "warning",
+            line,
+            "one of its files is another checkpoint's: download them again, of one revision",
+        )
+    if sized is None:
+        return
+    for finding in on_plan(target, sized):
+        if not (only_plan and finding.code in _OF_MEMORY):
+            yield finding
+
+
+# What of a deployment is shown beside its results: its figures, and what was read of it.
+
+_TEXTS = (
+    *("quantization", "load_format", "device", "task", "runner", "revision"),
+    "max_model_len",  # auto: what fits
+)
+"""Settings that decide nothing and are texts: these are shown, others may be anything."""
+
+
+def deployed(target: Target, sized: Sized | None, *, figures: bool, show: bool) -> Deployed:
+    """Return what is told of a target.
+
+    Args:
+        target: what was checked.
+        sized: its figures.
+        figures: tell them.
+        show: tell what was read.
+    """
+    return Deployed(
+        name=target.name,
+        file=target.file,
+        line=target.line,
+        engine=target.engine,
+        engine_version=target.engine_version,
+        model=_model(target),
+        gpu=None if target.gpu is None else target.gpu.name,
+        figures=_figures(sized) if figures and sized is not None else {},
+        read=_read(target.server) if show and target.server is not None else (),
+    )
+
+
+def _model(target: Target) -> str | None:
+    """Return what is served; a name out of a variable as what kvcalc knows it by."""
+    named = target.server.model if target.server is not None else None
+    if target.model is None:
+        return None
+    if named is None or named.value != target.model or not named.variables:
+        return without_credentials(target.model)
+    return str(named.shown) if target.question is None else target.question.model.name
+
+
+def _figures(sized: Sized) -> dict[str, bool | int | float]:
+    try:
+        return sized.known()
+    except KvcalcError:  # the engine refuses it, which is told
+        return {}
+
+
+def _read(server: Server) -> tuple[ReadSetting, ...]:
+    invocation = server.invocation
+    found = []
+
+    def add(name: str, value: str | float | bool | None, kind: str, written: str,
+            line: int, file: str = "") -> None:  # fmt: skip
+        place = file or invocation.file
+        value = without_credentials(value) if isinstance(value, str) else value
+        found.append(
+            ReadSetting(
+                name=name,
+                value=value,
+                kind=kind,  # type: ignore[arg-type]  # as Setting has it
+                written=written,
+                where=f"{place}:{line}" if place and line else place,
+            )
+        )
+
+    if server.model is not None:
+        model = server.model
+        add("model", model.shown, "other", model.written, model.line, model.file)
+    for s in server.settings:
+        text = isinstance(s.value, str) and s.kind == "other" and s.name not in _TEXTS
+        if not text:
+            add(s.name, s.shown, s.kind, s.written, s.line, s.file)
+    gpu = invocation.gpu
+    if gpu.product is not None:
+        word = gpu.product
+        add("gpu", word.shown, "other", gpu.product_key or "gpu", word.line, word.file)
+    if gpu.devices is not None:
+        add("num_gpus", gpu.devices, "other", gpu.resource or "gpus", gpu.line, gpu.file)
+    if invocation.replicas is not None:
+        line = invocation.replicas_line or invocation.line
+        add("replicas", invocation.replicas, "other", "replicas", line)
+    return tuple(found)

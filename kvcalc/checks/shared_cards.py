@@ -22,7 +22,7 @@ from kvcalc.checks.targets import Target
 from kvcalc.checks.words import setting
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_bytes
-from kvcalc.engines import engine_of
+from kvcalc.engines import engine_asked
 from kvcalc.manifests.found import Finding, Invocation, Level, apart
 from kvcalc.sizing.sizes import sizes_asked
 
@@ -201,7 +201,7 @@ def _in_order(beside: str, sharing: Sequence[Target], line: int) -> Finding | No
         )
     if of_card:
         return None
-    sized = all(setting(t, engine_of(str(t.engine)).share or "") is not None for t in sharing)
+    sized = all(setting(t, engine_asked(t.engine).share or "") is not None for t in sharing)
     return Finding(
         "shared-card",
         "note" if sized else "warning",  # who gives each its share has thought of the other

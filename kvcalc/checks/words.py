@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvcalc.checks.targets import Target
 from kvcalc.core.deployment import Deployment
-from kvcalc.engines import engine_of
+from kvcalc.engines import engine_asked
 from kvcalc.manifests.found import Setting
 
 __all__ = ["said", "setting"]
@@ -61,7 +61,7 @@ def said(target: Target, name: str, value: object) -> str | None:
     given = setting(target, *_SAME.get(name, (name,)))
     if given is not None and given.written and not isinstance(value, bool):
         return _as_written(given.written, _word(engine, value))
-    told = engine_of(engine).spelled(name, value)
+    told = engine_asked(engine).spelled(name, value)
     if told is not None:
         return told
     if engine == "tensorrt-llm":
@@ -84,7 +84,7 @@ def _as_written(written: str, word: str) -> str:
 
 
 def _word(engine: str, value: object) -> str:
-    return engine_of(engine).values.get(str(value), _plain(value))
+    return engine_asked(engine).values.get(str(value), _plain(value))
 
 
 def _plain(value: object) -> str:
@@ -97,7 +97,7 @@ def _llama(target: Target, name: str, value: object) -> str | None:
         return f"--cache-type-k {value} --cache-type-v {value}"
     if name == "max_model_len":
         return None if not isinstance(value, int) else _context(target, value)
-    told = engine_of(str(target.engine)).spelled(name, value)
+    told = engine_asked(target.engine).spelled(name, value)
     if told is not None or name in Deployment.__struct_fields__:
         return told
     given = setting(target, name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import NotModelledError, UnknownNameError, UnsupportedError
+from kvcalc.core.errors import KvcalcError, NotModelledError, UnknownNameError, UnsupportedError
 from kvcalc.core.memory import MemoryBudget, Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
@@ -21,6 +21,7 @@ __all__ = [
     "ALIASES",
     "ENGINES",
     "budgets",
+    "engine_asked",
     "engine_of",
     "known",
     "plan",
@@ -149,6 +150,14 @@ def engine_of(name: str) -> Engine:
     module, record = _RECORDS[name]
     found: Engine = getattr(import_module(f"kvcalc.engines.{module}"), record)
     return found
+
+
+def engine_asked(name: str | None) -> Engine:
+    """Return the record of an engine; that of none, for a name that its plan refuses as unknown."""
+    try:
+        return engine_of(name or "none")
+    except KvcalcError:
+        return engine_of("none")
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:

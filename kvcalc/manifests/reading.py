@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from kvcalc.core.errors import InputError, printable
 from kvcalc.manifests.carriers.dockerfile import of_dockerfile
-from kvcalc.manifests.carriers.markdown import blocks
-from kvcalc.manifests.carriers.modelfile import is_modelfile, of_modelfile
-from kvcalc.manifests.carriers.scripts import MENTIONS, of_shell
 from kvcalc.manifests.carriers.units import is_ini, is_unit, of_unit
 from kvcalc.manifests.found import Attached, Invocation, Word
-from kvcalc.manifests.launches import Place
+from kvcalc.manifests.launches import Launch, Place, of_script
+from kvcalc.manifests.lines import Lines
 from kvcalc.manifests.sources import Folder, NoServerError, PassedOverError, decoded
 from kvcalc.manifests.templates import Lookup, Templates, lookup_of, marked
 
 __all__ = ["MAX_SERVERS", "read_source"]
+
 
 _DOCKERFILE = re.compile(r"(?i)(^|[/.])(docker|container)file([-.][\w.-]*)?$")
 _IS_DOCKERFILE = re.compile(
@@ -34,7 +34,6 @@ _HEREDOC = re.compile(r"<<[-~]?[ \t]*[\"']?(\w{1,60})[\"']?[^\n]*\n")
 _MOST_HEREDOCS = 500
 MAX_SERVERS = 2_000
 """Of one file: the largest public catalogues start some 300."""
-
 _HEAD = 2**16  # characters by which a carrier is told
 _LARGE = 2**18  # characters: what is larger and names no engine is not read further
 _LINES = 2**20  # characters of a file that is read line by line
@@ -300,3 +299,135 @@ def _named(found: list[Invocation]) -> list[Invocation]:
             name = new
         named.append(each._replace(name=name))
     return named
+
+
+# Ollama's Modelfile: FROM and PARAMETER.
+
+_FROM = re.compile(r"^\s*FROM\s+(\S+)", re.IGNORECASE)
+_OWN = re.compile(
+    r"^[ \t]*(PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE|LICENSE)\s", re.IGNORECASE | re.MULTILINE
+)
+
+
+def is_modelfile(text: str) -> bool:
+    """Whether a text is a Modelfile, not a Dockerfile."""
+    return bool(_OWN.search(text)) and bool(re.search(r"(?im)^[ \t]*FROM[ \t]+\S", text))
+
+
+def of_modelfile(text: str, place: Place) -> list[Invocation]:
+    """Return the model that a Modelfile makes, as `ollama create` of it."""
+    for number, row in enumerate(text.split("\n"), 1):
+        if found := _FROM.match(row):
+            words = ("ollama", "create", "model", "-f", "Modelfile")
+            return [
+                Invocation(
+                    name=found[1],
+                    carrier="Modelfile",
+                    file=place.file,
+                    line=number,
+                    words=tuple(Word(word, number) for word in words),
+                    attached={"Modelfile": Attached(place.file, 1, text)},
+                    engine="ollama",
+                )
+            ]
+    return []
+
+
+# Markdown: what stands between its fences, each block as its own language says.
+
+_FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})[ \t]*([\w+.-]*)[^\n]*$", re.MULTILINE)
+_PROMPT = re.compile(r"^[ \t]*[$#] (?=\S)", re.MULTILINE)
+_MOST = 2_000
+
+
+class Block(NamedTuple):
+    """A fenced block.
+
+    Attributes:
+        language: as its fence says; "" without.
+        text: of it, indented as the fence is no longer.
+        line: where it begins.
+    """
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """Yield the fenced blocks of a Markdown text."""
+    at, row, counted = 0, 1, 0
+    for _ in range(_MOST):
+        opening = _FENCE.search(text, at)
+        if opening is None:
+            return
+        row += text.count("\n", counted, opening.start())
+        counted = opening.start()
+        start = opening.end() + 1
+        end, after = len(text), len(text)
+        for closing in _FENCE.finditer(text, start):
+            if closing[1].startswith(opening[1]) and not closing[2]:
+                end, after = closing.start(), closing.end()
+                break
+        inside = text[start:end]
+        indent = re.match(r"[ \t]*", text[opening.start() : opening.end()])
+        if indent is not None and indent[0]:
+            inside = re.sub(f"(?m)^{indent[0]}", "", inside)
+        language = opening[2].lower()
+        if language in ("console", "shell-session", "terminal") or (
+            language in ("", "bash", "sh", "shell") and _PROMPT.match(inside)
+        ):
+            inside = re.sub(r"(?m)^[ \t]*\$ ", "", inside)
+        yield Block(language, inside, row + 1)
+        at = after
+
+
+# Shell scripts, and the files that they write: units, Compose files, manifests, other scripts.
+
+MENTIONS = re.compile(
+    r"(?i)vllm|sglang|llama-server|llama\.cpp|llamafile|koboldcpp|trtllm|tensorrt|lmdeploy|ollama|"
+    r"text-generation|huggingfaceserver|dynamo\.|llama_cpp|/server\b"
+)
+"""What a script that starts a server of a known engine mentions."""
+_WRITTEN = re.compile(r"(?i)\.(ya?ml|service|container|conf|sh|py)$|(docker|container|model)file$")
+_APPLIED = re.compile(r"(kubectl|oc|docker|podman|docker-compose|helm)$")
+Inner = Callable[[str, Attached], list[Invocation]]
+"""Reads a file that a script writes: its path, and itself."""
+
+
+def of_shell(text: str, place: Place, inner: Inner, first: int = 1) -> list[Invocation]:
+    """Return the servers that a script starts, and those of the files that it writes.
+
+    Args:
+        text: the script.
+        place: where it stands.
+        inner: reads a file that it writes; an InputError of it is passed over.
+        first: the line of the file that it begins on.
+
+    Raises:
+        InputError: with the line: nothing closes a quote or brace; too large, too deep.
+    """
+    if not MENTIONS.search(text):
+        return []
+    launches, script = of_script(text, Lines(first), {}, place)
+    found = of_launches(launches, place)
+    written = {
+        path: body
+        for path, body in script.files.items()
+        if _WRITTEN.search(path) or body.text.startswith("#!")
+    }
+    for ran in script.commands:
+        if ran.stdin is not None and any(_APPLIED.search(w.text) for w in ran.words[:3]):
+            written.setdefault(f"-{ran.line}", ran.stdin)
+    for path, body in written.items():
+        try:
+            more = inner(path, body)
+        except InputError:
+            continue
+        found += more
+    return found
+
+
+def of_launches(launches: list[Launch], place: Place) -> list[Invocation]:
+    """Return the servers of a script's commands."""
+    return [launch.started(launch.name or "server", "shell", place.file) for launch in launches]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, get_args
 
 from kvcalc.core.answers import (
@@ -14,13 +15,14 @@ from kvcalc.core.answers import (
     Solution,
 )
 from kvcalc.core.capacity import binding_rank
+from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.memory import End
 from kvcalc.core.plan_summary import notes_without
-from kvcalc.engines import start_up_log
+from kvcalc.core.units import format_count
+from kvcalc.engines import engine_of, start_up_log
 from kvcalc.sizing.figured import figured
 from kvcalc.sizing.figures import alone, at_length, at_workload, rank_budgets, totals
 from kvcalc.sizing.host import host_warning
-from kvcalc.sizing.notes import beyond_maximum, without_effect
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.sharing import notes_on_sharing, one_of_several
 from kvcalc.sizing.sizes import sizes_of
@@ -146,9 +148,6 @@ def _meets(gaining: tuple[Lever, ...]) -> bool:
     return any(lever.fits for lever in gaining)
 
 
-# What few questions ask for is imported when it is asked for: a plain one is answered sooner.
-
-
 def _levers(
     question: Question, worked: Worked, expected: Figures
 ) -> tuple[tuple[Lever, ...], tuple[RefusedLever, ...]]:
@@ -188,3 +187,43 @@ def _at(question: Question, worked: Worked) -> tuple[At, ...]:
         name, lengths = question.workload
         found.append(at_workload(worked, name, lengths))
     return tuple(found)
+
+
+# What was asked and plays no part: settings that another one stands in the way of.
+
+
+def beyond_maximum(question: Question, longest: int) -> Iterator[str]:
+    """Yield a line for every length asked about that is longer than the maximum."""
+    for tokens in question.lengths:
+        if tokens > longest:
+            yield (
+                f"no request of {format_count(tokens)} tokens is served with a maximum of"
+                f" {format_count(longest)}: it is told how many would have room"
+            )
+
+
+def without_effect(question: Question) -> Iterator[str]:
+    """Yield a line for everything that was asked for and changes nothing."""
+    deployment = question.deployment
+    bytes_known = question.weights_bytes is not None
+    if bytes_known and question.quantization is not None:
+        yield (
+            f"quantization {question.quantization} plays no part: the bytes of the weights are"
+            " given"
+        )
+    given = deployment.kv_cache_memory_bytes is not None
+    named = isinstance(deployment.gpu, GpuSpec)
+    if given:
+        share = engine_of(deployment.engine).share or ""
+        own = deployment.engine_args.get(share)
+        asked = deployment.gpu_memory_utilization if own is None else own
+        if asked is not None:
+            yield f"{share} {asked} plays no part in the cache, whose bytes are given"
+        if question.instances > 1:
+            yield "the cache is that of each server: its bytes are given"
+    if given and not named and deployment.enforce_eager is not None:
+        yield "enforce_eager plays no part: the bytes of the cache are given, and no GPU"
+    if given and not named and (bytes_known or question.quantization is not None):
+        yield "the weights play no part: the bytes of the cache are given, and no GPU"
+    if question.free_bytes is not None and not named:
+        yield "what is free of a card plays no part: none is named"

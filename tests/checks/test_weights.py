@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from kvcalc.checks.models import Found
+from kvcalc.checks.servers import Said, format_of_weights
 from kvcalc.checks.targets import Target
-from kvcalc.checks.weights import Said, format_of_weights
 from kvcalc.core.model import ModelSpec
 from kvcalc.manifests import read_source
 from kvcalc.manifests.commands import read

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvcalc.cli.needs import NEEDS
+from kvcalc.cli.help_topics import NEEDS
 from kvcalc.core.answers import CapacityAnswer
 from tests.cli.harness import Outcome, call, is_fault, validate
 from tests.models.gguf.writer import metadata

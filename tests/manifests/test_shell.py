@@ -7,7 +7,7 @@ import pytest
 from kvcalc.core.errors import InputError
 from kvcalc.manifests.found import Word
 from kvcalc.manifests.shell import parse
-from kvcalc.manifests.shell.arithmetic import arithmetic
+from kvcalc.manifests.shell.expansion import arithmetic
 from kvcalc.manifests.shell.state import State
 
 EXPANSIONS = [

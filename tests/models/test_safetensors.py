@@ -14,8 +14,8 @@ import pytest
 
 from kvcalc.core.errors import InputError, InvalidValueError, KvcalcError, UnsupportedError
 from kvcalc.models.weights import Tensor, Weights, read_header, read_safetensors, summarise
-from kvcalc.models.weights.classes import draft_layers, tensor_class
 from kvcalc.models.weights.header import DTYPE_BITS, MAX_HEADER_BYTES
+from kvcalc.models.weights.summary import draft_layers, tensor_class
 from tests.conftest import ABSENT, SHARED
 from tests.guards import HANG
 

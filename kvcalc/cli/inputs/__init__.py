@@ -22,8 +22,7 @@ from kvcalc.cli.inputs.numbers import (
     tokens,
     unit_system,
 )
-from kvcalc.cli.inputs.plans import DEFAULT_TOKENS, Refused, echo, plans
-from kvcalc.cli.inputs.workload import Workload, workload
+from kvcalc.cli.inputs.plans import DEFAULT_TOKENS, Refused, Workload, echo, plans, workload
 
 __all__ = [
     "DEFAULT_MODEL",

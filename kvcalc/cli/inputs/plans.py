@@ -10,16 +10,19 @@ from kvcalc.cli.inputs.numbers import number
 from kvcalc.cli.settings import ALL_SWITCHES
 from kvcalc.cli.values import Values
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.errors import KvcalcError
+from kvcalc.core.errors import KvcalcError, UsageError
+from kvcalc.core.lengths import EXAMPLE_LENGTHS, Lengths
+from kvcalc.core.listed import parse_lengths
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
+from kvcalc.core.units import format_number_of
 from kvcalc.engines import plan
 from kvcalc.models.text import printable
 
-__all__ = ["DEFAULT_TOKENS", "Planned", "Refused", "echo", "plans"]
+__all__ = ["DEFAULT_TOKENS", "Planned", "Refused", "Workload", "echo", "plans", "workload"]
+
 
 DEFAULT_TOKENS = 8192
-
 _NO_SETTINGS = ("engine", "engine_version", "gpu", "engine_args")
 """Fields of a deployment that --engine-arg does not set."""
 
@@ -177,3 +180,47 @@ def _told(value: Any) -> Any:
     if isinstance(value, list):
         return [_told(inner) for inner in value]
     return printable(value) if isinstance(value, str) else value
+
+
+# From what was typed to requests: of a trace, as listed, or the example.
+
+
+class Workload:
+    """Requests and what to call them."""
+
+    def __init__(self, name: str, lengths: Lengths) -> None:
+        self.name = name
+        self.lengths = lengths
+
+
+def workload(values: Values, notes: list[str]) -> Workload:
+    """Return the requests to compare: of a trace, as listed, or the example.
+
+    Raises:
+        UsageError: a list and a trace at once, or columns without a trace.
+    """
+    columns = (values["prompt_column"], values["output_column"])
+    if values["trace"] is None:
+        if any(columns):
+            named = "prompt_column" if columns[0] else "output_column"
+            raise UsageError(
+                "columns are named but no trace is given",
+                hint="name the trace with --trace",
+                where=values.places[named],
+            )
+        if values["lengths"] is None:
+            return Workload("the example", Lengths.of(EXAMPLE_LENGTHS))
+        return Workload("as listed", values.at("lengths", lambda: parse_lengths(values["lengths"])))
+    if values.typed("lengths"):
+        raise UsageError(
+            "requests were given twice: --lengths and --trace", hint="leave out one of them"
+        )
+    if not values["trace"]:
+        raise UsageError("no file is named", hint="name the trace", where=values.places["trace"])
+    from kvcalc.workload.traces import read_trace  # only traces need it
+
+    trace = read_trace(values["trace"], prompt_column=columns[0], output_column=columns[1])
+    notes.append(
+        f"{trace.name}: {format_number_of(trace.requests, 'request')}, {trace.tokens_told}"
+    )
+    return Workload(printable(trace.name), trace.lengths)

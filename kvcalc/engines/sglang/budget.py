@@ -277,7 +277,6 @@ def _table(settings: Settings, plan: CachePlan, cache_bytes: int) -> int:
 # so that the cache has to do without both tables for good; before, the draft came after the cache,
 # into what mem_fraction_static keeps back (managers/scheduler.py, init_model_worker).
 
-_DRAFTS_ITEMSIZE = 2
 _SHARE_THEIR_OWN = ("Qwen3_5", "Ernie4_5")
 """Beginnings of architectures whose draft has one table for both where the model's are tied."""
 
@@ -366,7 +365,7 @@ def _tables(model: ModelSpec, settings: Settings) -> tuple[int, int]:
     if tied is None and shape is not None:
         tied = shape.tied
     one = bool(tied) and (model.architecture or "").startswith(_SHARE_THEIR_OWN)
-    whole = round_up(size.vocab_size, VOCABULARY_MULTIPLE) * size.hidden_size * _DRAFTS_ITEMSIZE
+    whole = round_up(size.vocab_size, VOCABULARY_MULTIPLE) * size.hidden_size * _ITEMSIZE
     count = 1 if one else 2
     least, most = count * cdiv(whole, settings.tp), count * cdiv(whole, settings.attn_tp)
     known = shape is not None and shape.draft_tables is False

@@ -176,8 +176,8 @@ def num_blocks(settings: Settings, block_bytes: int, notes: list[str]) -> int | 
 
 # The one shape that all layers of a model have in TGI's cache.
 #
-# models/flash_causal_lm.py (FlashCausalLM.__init__, warmup) and layers/attention/kv_cache.py
-# (KVCache) at db931fc: K and V of as many heads, each as wide as a K head.
+# K and V of as many heads, each as wide as a K head: FlashCausalLM.__init__ and warmup in
+# models/flash_causal_lm.py, KVCache in layers/attention/kv_cache.py, at db931fc.
 
 _NOPE, _LATENT_V = 128, 128
 """Elements of a DeepSeek-V2 or V3 head without rotary position, and of its V, as published."""

@@ -441,7 +441,7 @@ def preferred_block(backends: list[Backend], default: int) -> int:
     if len(backends) == 1:
         return backends[0].smallest
     each = [[kernel.size for kernel in backend.kernels] for backend in backends]
-    for candidate in sorted({lcm(*sizes) for sizes in product(*each)}):
+    for candidate in sorted({lcm(*chosen) for chosen in product(*each)}):
         if all(backend.takes(candidate) for backend in backends):
             return candidate
     raise UnsupportedError(

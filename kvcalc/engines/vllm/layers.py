@@ -176,9 +176,9 @@ def layers_of(share: ModelSpec) -> dict[Cache, list[int]]:
 
 # Specs of a rank's layers: the page, block and blocks a request of each cache.
 #
-# vLLM 0.33 model_executor/layers/attention/attention.py and mla_attention.py (get_kv_cache_spec),
-# v1/kv_cache_interface.py (MambaSpec), layers/quantization/turboquant/config.py
-# (get_boundary_skip_layers), models/minimax_m3 (indexed layers).
+# In vLLM 0.33: get_kv_cache_spec of model_executor/layers/attention/attention.py and
+# mla_attention.py, MambaSpec of v1/kv_cache_interface.py, get_boundary_skip_layers of
+# layers/quantization/turboquant/config.py, and the indexed layers of models/minimax_m3.
 
 _TURBOQUANT_BOUNDARY = 2
 """Layers at either end that TurboQuant leaves in the model dtype (quantization/turboquant)."""

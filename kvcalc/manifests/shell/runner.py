@@ -11,16 +11,15 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from kvcalc.core.errors import InputError
 from kvcalc.manifests.found import Attached, Branch, Word
 from kvcalc.manifests.lines import Lines
-from kvcalc.manifests.shell.conditions import decide
 from kvcalc.manifests.shell.expansion import expand
 from kvcalc.manifests.shell.grammar import read_script
-from kvcalc.manifests.shell.merging import merge
+from kvcalc.manifests.shell.lexer import Lexer
 from kvcalc.manifests.shell.state import Segment, State, Value, as_value, as_word, flat
 from kvcalc.manifests.shell.tree import (
     Array,
@@ -35,10 +34,10 @@ from kvcalc.manifests.shell.tree import (
     Loop,
     Simple,
 )
-from kvcalc.manifests.shell.writing import here_document, printed, written_by
 from kvcalc.manifests.templates import MARK
 
 __all__ = ["Ran", "Script", "parse"]
+
 
 _MAX_STEPS = 20_000  # commands followed
 _MAX_CALLS = 8  # functions inside one another
@@ -454,3 +453,227 @@ class _Runner:
         if command.redirects:
             return None
         return printed(program or "", arguments)
+
+
+# What is still known after a condition that nobody can decide: what all of its ways agree on.
+
+_Each = TypeVar("_Each")
+
+
+def merge(state: State, ends: Sequence[State]) -> None:
+    """Keep of variables what the ways through a condition agree on."""
+    going = [end for end in ends if not end.ended]
+    if ends and not going:
+        state.ended = ends[0].ended
+    ends = going or ends
+    if len(ends) == 1:
+        state.values, state.arrays = ends[0].values, ends[0].arrays
+        state.lines = ends[0].lines
+        state.exported = ends[0].exported
+        state.arguments = ends[0].arguments
+        return
+    for end in ends:
+        state.lines.update(end.lines)
+    names = {name for end in ends for name in (*end.values, *end.arrays)}
+    for name in names:
+        arrays = [end.arrays.get(name) for end in ends]
+        if any(array is not None for array in arrays):
+            common = _common([array or () for array in arrays])
+            if any(array != common for array in arrays):
+                written = f"${{{name}[@]}}"
+                common = (*common, (Segment(written, (), (name,)),))
+            state.arrays[name] = common
+            state.values.pop(name, None)
+            continue
+        values = [end.values.get(name) for end in ends]
+        if all(value == values[0] for value in values):
+            state.values[name] = values[0] or ()
+            continue
+        begin = _beginning([value or () for value in values])
+        if begin and begin[-1].unresolved == (name,):
+            state.values[name] = begin
+            continue
+        blank = " " if begin else ""
+        state.values[name] = (*begin, Segment(f"{blank}${{{name}}}", (), (name,)))
+    state.exported = set().union(*(end.exported for end in ends))
+
+
+def _beginning(values: Sequence[Value]) -> Value:
+    """Return the shortest value where all others go on from it; nothing otherwise."""
+    texts = ["".join(segment.text for segment in value) for value in values]
+    shortest = min(range(len(texts)), key=lambda at: len(texts[at]))
+    same = all(text.startswith(texts[shortest]) for text in texts)
+    return values[shortest] if same else ()
+
+
+def _common(values: Sequence[tuple[_Each, ...]]) -> tuple[_Each, ...]:
+    """Return what all begin with."""
+    count = 0
+    for column in zip(*values, strict=False):
+        if any(each != column[0] for each in column):
+            break
+        count += 1
+    return values[0][:count]
+
+
+# `[ ... ]`, `[[ ... ]]` and `test`: true, false, or not to be known from the script alone.
+
+_NUMBERS = {"-eq", "-ne", "-lt", "-le", "-gt", "-ge"}
+_NUMBER = re.compile(r"-?[0-9]{1,15}")
+_JOINTS = (("||", True), ("-o", True), ("&&", False), ("-a", False))
+_LONGEST_PATTERN = 200
+
+
+def decide(words: Sequence[Word]) -> bool | None:
+    """Return whether a test holds; None where a word of it is not known, or what it asks is not.
+
+    Args:
+        words: of the test, its own name first.
+    """
+    inner = [word for word in words[1:] if word.text not in ("]", "]]")]
+    for joint, either in _JOINTS:
+        places = [at for at, word in enumerate(inner) if word.text == joint]
+        if places:
+            parts = inner[: places[0]], inner[places[0] + 1 :]
+            return _joined([decide([words[0], *part]) for part in parts], either=either)
+    if inner and inner[0].text == "!":
+        held = decide([words[0], *inner[1:]])
+        return None if held is None else not held
+    if any(word.unresolved or MARK in word.text for word in inner):
+        return None
+    return _held([word.text for word in inner], glob=words[0].text == "[[")
+
+
+def _joined(parts: Sequence[bool | None], *, either: bool) -> bool | None:
+    """Return what two tests joined by "or" (either) or "and" say."""
+    if either in parts:
+        return either
+    return None if None in parts else not either
+
+
+def _held(texts: Sequence[str], *, glob: bool) -> bool | None:
+    """Return whether a test of known words holds.
+
+    Args:
+        texts: the words.
+        glob: a pattern stands on the right of `=`.
+    """
+    match texts:
+        case []:
+            return False
+        case [text]:
+            return bool(text)
+        case ["-n", text]:
+            return bool(text)
+        case ["-z", text]:
+            return not text
+        case [left, "=" | "==", right]:
+            return _equal(left, right, glob=glob)
+        case [left, "!=", right]:
+            return not _equal(left, right, glob=glob)
+        case [left, compare, right] if compare in _NUMBERS:
+            return _compared(left, compare, right)
+    return None
+
+
+def _equal(left: str, right: str, *, glob: bool) -> bool:
+    matched = glob and len(right) < _LONGEST_PATTERN
+    return fnmatch.fnmatchcase(left, right) if matched else left == right
+
+
+def _compared(left: str, compare: str, right: str) -> bool | None:
+    if not _NUMBER.fullmatch(left) or not _NUMBER.fullmatch(right):
+        return None
+    one, two = int(left), int(right)
+    return {
+        "-eq": one == two,
+        "-ne": one != two,
+        "-lt": one < two,
+        "-le": one <= two,
+        "-gt": one > two,
+        "-ge": one >= two,
+    }[compare]
+
+
+# What a script's commands write: here-documents, the files that they become, what echo prints.
+
+_INTO = (">", ">>", ">|", "&>")
+
+
+def here_document(command: Simple, state: State, where: str, depth: int) -> Attached | None:
+    """Return the last here-document that a command is given, with its variables put in.
+
+    Args:
+        command: it.
+        state: what is known where it stands.
+        where: the file that it stands in.
+        depth: how many scripts it stands in.
+    """
+    body: Attached | None = None
+    for each in command.redirects:
+        for heredoc in each.bodies:
+            text = heredoc.text
+            if not heredoc.quoted:
+                raw = Lexer("", Lines(1), where, depth).body(text, heredoc.line)
+                parts = expand(raw, state, split=False)
+                text = as_word(parts[0], 0).text if parts else ""
+            body = Attached(where, heredoc.line, text)
+    return body
+
+
+def written_by(
+    command: Simple,
+    words: Sequence[Word],
+    body: Attached | None,
+    state: State,
+    where: str,
+    files: Mapping[str, Attached],
+) -> Iterator[tuple[str, Attached]]:
+    """Yield the files that cat, tee or echo writes: their paths, and what they hold then.
+
+    Args:
+        command: it.
+        words: of it, variables put in.
+        body: its here-document.
+        state: what is known where it stands.
+        where: the file that it stands in.
+        files: those that were written before, to which `>>` adds.
+    """
+    targets = [
+        (each.operator, as_word(value, 0).text)
+        for each in command.redirects
+        if each.operator in _INTO and each.target is not None
+        for value in expand(each.target, state, split=False)
+    ]
+    texts = [word.text for word in words] or ["cat"]
+    program = texts[1] if texts[0] == "sudo" and len(texts) > 1 else texts[0]
+    if body is not None and program == "tee":
+        targets += [(">", text) for text in texts[1:] if text not in ("tee", "-a")]
+    written = body
+    if program == "echo" and written is None:
+        line = " ".join(text for text in texts[1:] if text not in ("-e", "-n"))
+        written = Attached(where, command.line, line + "\n")
+    if written is None or program not in ("cat", "tee", "echo"):
+        return
+    for operator, path in targets:
+        if path.startswith("/dev/"):
+            continue
+        before = files.get(path) if operator == ">>" else None
+        if before is not None:
+            written = written._replace(text=before.text + written.text, line=before.line)
+        yield path, written
+
+
+def printed(program: str, arguments: Sequence[Value]) -> Value | None:
+    """Return what echo, or printf of one text, prints; None where nobody knows it."""
+    if program == "printf":
+        match arguments:
+            case [form, value] if flat(form) in ("%s", "%s\\n"):
+                return value
+        return None
+    if arguments and flat(arguments[0]) in ("-n", "-e", "-ne"):
+        arguments = arguments[1:]
+    joined: list[Segment] = []
+    for value in arguments:
+        joined += [Segment(" "), *value] if joined else value
+    return tuple(joined)

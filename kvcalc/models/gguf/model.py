@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping, Sequence
 
 from kvcalc.core.errors import InputError, KvcalcError
 from kvcalc.core.layers import LayerRun, merge_runs
 from kvcalc.core.model import ModelSpec, Trait
+from kvcalc.core.size import ModelSize, WeightPart
 from kvcalc.core.values import NonNegative, Positive, Value
+from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT
 from kvcalc.models.gguf.architectures import Architecture, architecture
 from kvcalc.models.gguf.attention import Block
 from kvcalc.models.gguf.faults import broken
 from kvcalc.models.gguf.fields import Fields
 from kvcalc.models.gguf.header import Header, read_header
 from kvcalc.models.gguf.metadata import Entry
-from kvcalc.models.gguf.shards import shard_count, sibling
-from kvcalc.models.gguf.size import model_size
 from kvcalc.models.gguf.tensors import Tensors
-from kvcalc.models.text import printable
+from kvcalc.models.text import printable, shown
 
 __all__ = ["GgufModel", "model_of_entries", "read_gguf"]
+
 
 _DTYPE = "float16"
 _DTYPE_NOTE = "GGUF files say no dtype of K and V: float16 is llama.cpp's default cache type"
@@ -237,3 +239,145 @@ def _notes(fields: Fields, blocks: list[Block], *, in_main: bool) -> list[str]:
 
 def _runs(blocks: Sequence[Block]) -> tuple[LayerRun, ...]:
     return merge_runs(LayerRun(count=1, caches=caches, note=note) for caches, note in blocks)
+
+
+# Models in several files: `NAME-00001-of-00003.gguf` and so on.
+#
+# The first file holds all key-values, each file the infos of its own tensors. llama.cpp b11434,
+# `src/llama-model-loader.cpp` (split.no, split.count, split.tensors.count).
+
+_NAME = re.compile(r"-([0-9]{5})-of-([0-9]{5})\.gguf\Z", re.IGNORECASE | re.ASCII)
+_MAX_SHARDS = 99_999
+
+
+def shard_count(entries: dict[str, Entry], path: str, file: str) -> int:
+    """Return of how many files the model consists: 1 where it is not split.
+
+    Raises:
+        InputError: this is a later file than the first, or what it says of itself is senseless.
+    """
+    count, number = entries.get("split.count", 1), entries.get("split.no", 0)
+    if type(count) is not int or not 0 <= count <= _MAX_SHARDS:
+        raise broken(file, f"split.count is {_said(count)}, no number of files")
+    if type(number) is not int or not 0 <= number < max(count, 1):
+        raise broken(file, f"split.no is {_said(number)}, and the model has {count} files")
+    if number:
+        raise _later(path, file, number, count)
+    return max(count, 1)
+
+
+def sibling(path: str, number: int, count: int) -> str | None:
+    """Return the path of another file of the model, by the name of this one; None if it has none.
+
+    >>> sibling("m-00001-of-00003.gguf", 2, 3)
+    'm-00002-of-00003.gguf'
+    """
+    match = _NAME.search(path)
+    if match is None or int(match[2]) != count:
+        return None
+    return f"{path[: match.start()]}-{number:05}-of-{count:05}{path[match.end() - 5 :]}"
+
+
+def _later(path: str, file: str, number: int, count: int) -> InputError:
+    first = sibling(file, 1, count) if sibling(path, 1, count) else None
+    hint = f"give {first}" if first else "give the first of its files"
+    message = f"this is file {number + 1} of a model in {count} files"
+    return InputError(f"{message}, and only the first describes it", hint=hint, where=file)
+
+
+def _said(value: Entry) -> str:
+    return "a list" if isinstance(value, tuple) else shown(value)
+
+
+# The widths and weights that a GGUF file states beside its cache: all of them optional.
+#
+# llama.cpp b11434 src/llama-model.cpp (llama_model_base::load_hparams); numbers of file types:
+# include/llama.h (llama_ftype). A value that makes no sense
+# is left out: sizes change nothing of the cache.
+
+_AS_WIDE = frozenset(("granitemoe", "hunyuan-moe", "llama", "minimax-m2", "phimoe"))
+"""Architectures whose experts are as wide as feed_forward_length, whatever the other key says."""
+_FILE_TYPES = {
+    0: "float32", 1: "float16", 2: "q4_0", 3: "q4_1", 7: "q8_0", 8: "q5_0", 9: "q5_1",
+    10: "q2_k", 11: "q3_k_s", 12: "q3_k_m", 13: "q3_k_l", 14: "q4_k_s", 15: "q4_k_m",
+    16: "q5_k_s", 17: "q5_k_m", 18: "q6_k", 25: "iq4_nl", 30: "iq4_xs", 32: "bfloat16",
+    38: "mxfp4",
+}  # fmt: skip
+
+
+def model_size(fields: Fields, blocks: int, drafts: int, tensors: Tensors | None) -> ModelSize:
+    """Return the sizes that a file's keys and tensors give.
+
+    Args:
+        fields: the keys.
+        blocks: layers, draft layers included.
+        drafts: draft layers, which are the last.
+        tensors: of all files; None where they are not known.
+    """
+    inner = fields.by_layer("feed_forward_length")
+    heads = fields.by_layer("attention.head_count")
+    experts = fields.quietly("expert_count")
+    dense = fields.quietly("leading_dense_block_count") or 0
+    step = fields.quietly("interleave_moe_layer_step") or 1
+    rope = fields.quietly("rope.dimension_count")
+    head = fields.quietly("attention.key_length_mla")
+    if head is None and fields.quietly("attention.kv_lora_rank") is not None:
+        head = fields.quietly("attention.key_length")
+    value = fields.quietly("attention.value_length_mla")
+    kind = fields.file_type()
+    return ModelSize(
+        hidden_size=fields.quietly("embedding_length"),
+        intermediate_size=max(inner, default=0) or None,
+        vocab_size=fields.vocabulary(),
+        num_experts=experts,
+        num_experts_per_tok=fields.quietly("expert_used_count") if experts else None,
+        moe_intermediate_size=_expert_width(fields, inner) if experts else None,
+        num_moe_layers=max(1, (fields.main - dense) // step) if experts else None,
+        first_moe_layer=dense if experts else None,
+        shared_intermediate_size=_shared(fields) if experts else None,
+        q_lora_rank=fields.quietly("attention.q_lora_rank"),
+        kv_lora_rank=fields.quietly("attention.kv_lora_rank"),
+        qk_nope_head_dim=head - rope if head and rope and head > rope else None,
+        v_head_dim=value or (fields.quietly("attention.value_length") if head else None),
+        index_n_heads=fields.quietly("attention.indexer.head_count"),
+        layer_heads=_varying(heads),
+        layer_inner=_varying(inner),
+        weights_bytes=None if tensors is None else tensors.total,
+        weights_dtype=UNKNOWN_FORMAT if kind is None else _FILE_TYPES.get(kind, UNKNOWN_FORMAT),
+        weights_source=None if tensors is None else "the tensors of the GGUF file",
+        parts=() if tensors is None else _parts(tensors, blocks, drafts),
+    )
+
+
+def _parts(tensors: Tensors, blocks: int, drafts: int) -> tuple[WeightPart, ...]:
+    """Return one part a layer, one of the draft layers, and one of what stands outside."""
+    main = blocks - drafts
+    layers = {i: size for i, size in tensors.by_layer.items() if i < main}
+    draft = sum(size for i, size in tensors.by_layer.items() if i >= main)
+    rest = tensors.total - sum(layers.values()) - draft
+    parts = [WeightPart(kind="other", layer=None, divided_bytes=rest)]
+    parts += [
+        WeightPart(kind="other", layer=i, divided_bytes=size) for i, size in sorted(layers.items())
+    ]
+    if draft:
+        parts.append(WeightPart(kind="draft", layer=None, divided_bytes=draft))
+    return tuple(parts)
+
+
+def _expert_width(fields: Fields, inner: tuple[int, ...]) -> int | None:
+    own = fields.quietly("expert_feed_forward_length")
+    if own is None or fields.arch in _AS_WIDE:
+        return max(inner, default=0) or None
+    return own
+
+
+def _shared(fields: Fields) -> int:
+    known = fields.quietly("expert_shared_feed_forward_length")
+    if known is not None:
+        return known
+    each = fields.quietly("expert_feed_forward_length") or 0
+    return each * (fields.quietly("expert_shared_count") or 0)
+
+
+def _varying(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return numbers if len(set(numbers)) > 1 else ()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import gcd
 from typing import Any
 
 from kvcalc.core.errors import InputError, KvcalcError
-from kvcalc.core.model import ModelSpec
+from kvcalc.core.layers import LayerRun
+from kvcalc.core.model import ModelSpec, Trait
+from kvcalc.core.recurrent import Mamba1, Mamba2
+from kvcalc.core.units import format_count
+from kvcalc.core.values import MAX_DIMENSION
 from kvcalc.models.hf_config.class_defaults import class_defaults
-from kvcalc.models.hf_config.consistent import check_layer_lists, check_nested
 from kvcalc.models.hf_config.fields import Fields
 from kvcalc.models.hf_config.parts import kv_scheme, model_dtype, query_heads
-from kvcalc.models.hf_config.positions import stretched
 from kvcalc.models.hf_config.registry import (
     ARCHITECTURES,
     MODEL_TYPES,
@@ -19,12 +23,11 @@ from kvcalc.models.hf_config.registry import (
     model_type_of,
 )
 from kvcalc.models.hf_config.size import model_size
-from kvcalc.models.hf_config.traits import encoder_divisor, mamba_chunk_size, traits
 
 __all__ = ["read_config"]
 
-_MAX_NESTING = 3  # thinker_config.text_config is the deepest published
 
+_MAX_NESTING = 3  # thinker_config.text_config is the deepest published
 _OVERRIDES = "model_max_length"
 _LEAST_OF = (
     "max_position_embeddings",
@@ -149,3 +152,215 @@ def _language_model(outer: Fields, architecture: str) -> tuple[Fields, list[str]
         inner = nested.of_class(class_defaults(own) if own else defaults)
         text = inner.over(text)
     return text, against
+
+
+# Positions that a config's rope scaling stretches beyond those that the model was made for.
+
+_KEYS = ("rope_scaling", "rope_parameters")
+_STRETCHING = ("linear", "dynamic", "ntk", "yarn")
+"""Kinds whose factor multiplies positions; of longrope and llama3 the maximum is scaled already."""
+
+
+def stretched(outer: Fields, text: Fields, positions: int | None) -> int | None:
+    """Return the longest sequence with the config's rope scaling; None where it is no more.
+
+    vLLM (vllm/config/model.py, _get_and_verify_max_len) multiplies the positions by the factor,
+    those from before the scaling where yarn tells them. Gemma 3 states its maximum scaled.
+
+    Args:
+        outer: the config.
+        text: its language model's.
+        positions: max_position_embeddings; None where there is none.
+    """
+    scaling = next(
+        (given for f in (text, outer) for key in _KEYS if (given := f.quietly(key))), None
+    )
+    if not isinstance(scaling, Mapping) or positions is None:
+        return None
+    if "gemma3" in str(text.quietly("model_type") or outer.quietly("model_type") or ""):
+        return None
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    factor = scaling.get("factor", 1)
+    if kind not in _STRETCHING or isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        return None
+    first = scaling.get("original_max_position_embeddings") if kind == "yarn" else None
+    base = first if isinstance(first, int) and not isinstance(first, bool) else positions
+    if not 1 < factor <= MAX_DIMENSION:
+        return None
+    found = int(base * factor)
+    if not positions < found <= MAX_DIMENSION:
+        return None
+    outer.notes.append(
+        f"rope scaling ({kind}, factor {factor:g}) stretches {format_count(positions)} positions to"
+        f" {format_count(found)}, which vLLM takes for the longest sequence"
+    )
+    return found
+
+
+# What a config says of a model that changes no row, and yet which kernels can serve it.
+
+_ALIBI = ("BloomForCausalLM", "MPTForCausalLM", "MptForCausalLM")
+_SINKS = ("GptOssForCausalLM",)
+_IMAGE_PREFIX = (
+    "Gemma3ForConditionalGeneration",
+    "PaliGemmaForConditionalGeneration",
+)
+_BAICHUAN_7B = 4096  # hidden size of the Baichuan that has rotary positions
+
+
+def traits(architecture: str, outer: Fields, text: Fields) -> tuple[Trait, ...]:
+    """Return the traits of a model.
+
+    Args:
+        architecture: the class name.
+        outer: the whole config.
+        text: the part that describes the decoder.
+    """
+    found: list[Trait] = []
+    if _alibi(architecture, text):
+        found.append("alibi")
+    # vLLM 0.33 models/{gpt_oss,mimo_v2}.py.
+    swa_sinks = text.has("add_swa_attention_sink_bias") and text.flag(
+        "add_swa_attention_sink_bias", default=False
+    )
+    if architecture in _SINKS or swa_sinks:
+        found.append("attention_sinks")
+    # vLLM 0.33 transformers_utils/model_arch_config_convertor.py, is_mm_prefix_lm.
+    both_ways = (
+        architecture.startswith("Gemma4")
+        and outer.has("vision_config")
+        and text.get("use_bidirectional_attention") == "vision"
+    )
+    if architecture in _IMAGE_PREFIX or both_ways:
+        found.append("image_prefix")
+    return tuple(found)
+
+
+def _alibi(architecture: str, text: Fields) -> bool:
+    if architecture.startswith("Falcon") and text.has("alibi"):
+        return text.flag("alibi", default=False)
+    if architecture == "BaichuanForCausalLM":
+        # vLLM before 0.29 models/baichuan.py: only the 7B has rotary positions.
+        return text.whole("hidden_size") != _BAICHUAN_7B
+    return architecture in _ALIBI
+
+
+def mamba_chunk_size(text: Fields, layers: tuple[LayerRun, ...]) -> int | None:
+    """Return the tokens that Mamba layers compute at once, where the config says.
+
+    vLLM 0.31 config/model.py, get_mamba_chunk_size.
+    """
+    if not any(isinstance(c, (Mamba1, Mamba2)) for run in layers for c in run.caches):
+        return None
+    return text.whole("mamba_chunk_size", "chunk_size")
+
+
+def encoder_divisor(outer: Fields) -> int | None:
+    """Return what a tensor-parallel size must divide for the vision encoder; None for no bound.
+
+    vLLM 0.33 models/{qwen2_vl,qwen2_5_vl,qwen3_vl,glm4_1v}.py split heads and channels by rank, and
+    Kimi-K3's encoder its channels alone; encoders that spell their heads otherwise are padded or
+    kept whole.
+    """
+    vision = outer.section("vision_config")
+    if vision is None:
+        return None
+    if any(str(name).startswith("KimiK3") for name in outer.items("architectures") or ()):
+        return vision.whole("vt_intermediate_size")
+    heads = vision.whole("num_heads")
+    if heads is None:
+        return None
+    return gcd(heads, vision.whole("intermediate_size") or 0)
+
+
+# What every family's config must agree on with itself: lists of layers, and a nested part.
+
+_STATES = ("linear_attention", "mamba", "conv", "recurrent")
+_OF_LAYERS = (
+    *("full_attention", "sliding_attention", "chunked_attention", "window_attention"),
+    *("indexed_attention", "compressed_sparse_attention", "heavily_compressed_attention"),
+    *("minimax_m3_sparse", "moe", "hybrid", "hybrid_sliding", "reference_sliding_attention"),
+    *("attention", "deepseek_sparse_attention", "qwen_sparse_attention", *_STATES),
+)
+_WORDS = {"layer_types": _OF_LAYERS, "mlp_layer_types": ("sparse", "dense")}
+"""Lists of layers -> their words: transformers 5.24 configuration_utils.py,
+ALLOWED_ATTN_LAYER_TYPES and ALLOWED_MLP_LAYER_TYPES, with the older names that it maps."""
+
+
+def check_layer_lists(text: Fields, layers: Sequence[LayerRun], drafts: Sequence[LayerRun]) -> None:
+    """Check the lists of layers of a config, whatever its family reads of them.
+
+    A word that no class has, and a list of another length than the layers (or those and the draft
+    layers), are refused as transformers refuses them (validate_layer_type).
+
+    Raises:
+        UnknownNameError: such a word.
+        InputError: such a length, or recurrent layers in a family that has none.
+    """
+    count, more = (sum(run.count for run in runs) for runs in (layers, drafts))
+    for name, known in _WORDS.items():
+        words = text.texts(name, known=known)
+        if words is None:
+            continue
+        if not count <= len(words) <= count + more:
+            raise InputError(
+                f"{text.name(name)} has {len(words)} entries, not one for each of {count} layers",
+                hint="this is not a config.json as published; correct the value",
+                where=text.where,
+            )
+        stated = next((word for word in words if word in _STATES), None)
+        kept = any(cache.states() for run in layers for cache in run.caches)
+        if stated is not None and not kept:
+            raise InputError(
+                f"{text.name(name)} lists {stated} layers, which this class has not",
+                hint="correct the list, or the architectures line",
+                where=text.where,
+            )
+
+
+_SHAPE = (
+    ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    ("hidden_size", "n_embd", "d_model"),
+    ("num_attention_heads", "n_head", "n_heads"),
+    ("num_key_value_heads", "num_kv_heads", "multi_query_group_num"),
+    ("head_dim",),
+    ("kv_lora_rank",),
+)
+"""Spellings of what decides a cache's size."""
+_ALSO_EQUAL = (("max_position_embeddings",), ("sliding_window",), ("vocab_size",))
+
+
+def check_nested(outer: Fields, nested: Fields, *, composite: bool) -> list[str]:
+    """Return what a config and its nested language model say against one another.
+
+    A class of images or sound and text takes the nested part. A class of text alone reads the outer
+    keys, and vLLM stops at a part that it did not expect (transformers_utils/config.py,
+    get_hf_text_config): of those two models one is another's.
+
+    Args:
+        outer: the whole config.
+        nested: the part of it.
+        composite: the class has such a part.
+
+    Raises:
+        InputError: a class of text alone with two shapes.
+    """
+    found = []
+    for names in (*_SHAPE, *_ALSO_EQUAL):
+        mine, theirs = (_stated(fields, names) for fields in (outer, nested))
+        if type(mine) is not int or type(theirs) is not int or mine == theirs:
+            continue
+        key, part = outer.name(*names), nested.name(*names)
+        if not composite and names in _SHAPE:
+            raise InputError(
+                f"{key} is {mine}, and {part} is {theirs}: two models in one config",
+                hint="take the part out that is not this model's",
+                where=outer.where,
+            )
+        found.append(f"{key} is {mine}, and {part} is {theirs}, which counts")
+    return found
+
+
+def _stated(fields: Fields, names: Sequence[str]) -> object:
+    """Return what a config itself says under the first of these keys, no class's default."""
+    return next((fields.get(name) for name in names if fields.has(name)), None)

@@ -14,8 +14,8 @@ from kvcalc.api import load_model
 from kvcalc.core.deployment import Deployment
 from kvcalc.manifests.commands import read
 from kvcalc.manifests.found import Attached, Invocation, Server, Word
-from kvcalc.sizing.commands import command
 from kvcalc.sizing.question import Question
+from kvcalc.sizing.suggest import command
 from tests.guards import HANG
 from tests.manifests.commands.harness import read_command
 from tests.manifests.commands.test_tables import GRAMMARS, STARTS

@@ -21,13 +21,13 @@ from kvcalc.engines.vllm.arguments import NOT_MODELLED as VLLM_NOT_MODELLED
 from kvcalc.engines.vllm.arguments import check_arguments
 from kvcalc.engines.vllm.version import release
 from kvcalc.manifests.commands import (
-    llama_flags,
+    llama_server,
     lmdeploy,
-    sglang_flags,
+    sglang,
     tgi,
     trtllm,
+    vllm,
     vllm_flags,
-    vllm_rules,
 )
 from kvcalc.manifests.commands.flags import Grammar
 from tests.manifests.commands.harness import codes, read_command
@@ -37,13 +37,13 @@ ENGINES = HERE.parents[1] / "engines"
 VLLM = (HERE / "vllm_serve_flags.txt").read_text(encoding="utf-8").splitlines()
 GRAMMARS = {
     "vllm": vllm_flags.GRAMMAR,
-    "sglang": sglang_flags.GRAMMAR,
-    "llama.cpp": llama_flags.GRAMMAR,
+    "sglang": sglang.GRAMMAR,
+    "llama.cpp": llama_server.GRAMMAR,
     "tensorrt-llm": trtllm.GRAMMAR,
     "tgi": tgi.GRAMMAR,
     "lmdeploy": lmdeploy.GRAMMAR,
 }
-ON_HOST = {"vllm": vllm_rules.ON_HOST, "sglang": SGLANG_ON_HOST}
+ON_HOST = {"vllm": vllm.ON_HOST, "sglang": SGLANG_ON_HOST}
 STARTS = {
     "vllm": "vllm serve a/b",
     "sglang": "python -m sglang.launch_server --model-path a/b",
@@ -72,12 +72,12 @@ def test_every_option_of_vllm_serve() -> None:
 
 
 def test_every_option_of_sglang_s_server() -> None:
-    table = sglang_flags.GRAMMAR.flags
+    table = sglang.GRAMMAR.flags
     assert {spelling for spelling, (_, on) in table.items() if on} == _listed("sglang")
 
 
 def test_every_option_of_llama_server() -> None:
-    assert set(llama_flags.GRAMMAR.flags) == _listed("llamacpp")
+    assert set(llama_server.GRAMMAR.flags) == _listed("llamacpp")
 
 
 def _value(grammar: Grammar, spelling: str) -> str:
