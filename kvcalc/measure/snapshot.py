@@ -14,22 +14,23 @@ from typing import Any, BinaryIO, NoReturn, TypeGuard
 from kvcalc.core.errors import InputError
 from kvcalc.core.segments import MIN_BLOCK, SMALL_SEGMENT, Block, OomEvent, Segment, Snapshot
 from kvcalc.core.units import format_bytes, format_count
-from kvcalc.measure.feed import Feed, file_name, opened
-from kvcalc.measure.unpickle import MAX_BYTES, unpickle
+from kvcalc.measure.feed import file_name, read_up_to
+from kvcalc.measure.unpickle import unpickle
 from kvcalc.models.json_documents import decode_json, read_json
 from kvcalc.models.text import shown
 
 __all__ = ["MAX_BLOCKS", "MAX_JSON_BYTES", "read_snapshot", "snapshot_of"]
 
 MAX_JSON_BYTES = 2**26
-"""Of a snapshot in JSON, which is read whole; a pickle is read forward, up to 1 GiB."""
+"""Of a snapshot in JSON; a pickle may have MAX_PICKLE_BYTES."""
 
 MAX_BLOCKS = 80_000
 """Of all segments together; a card of 80 GiB in use has some thousands."""
 
 _MAX_VALUES = 20_000_000
 _MAX_SIZE = 2**60
-_SKIPPED = frozenset({"frames", "history", "device_traces", "external_annotations"})
+_MAX_SHOWN = 2**128  # Python writes no number of millions of digits
+_HEAD = 16
 _STATES = {
     "active_allocated": "allocated",
     "active_awaiting_free": "awaiting",
@@ -51,44 +52,37 @@ def read_snapshot(source: str, stdin: BinaryIO | None = None) -> Snapshot:
     """Read a snapshot from a file, or from stdin for `-`.
 
     Args:
-        source: a path, or `-`; a pickle of up to 1 GiB (a second for each 10 to 25 MiB, most of it
-            traces, which are passed over in little memory), or JSON of up to 64 MiB.
+        source: a path, or `-`; a pickle of up to 32 MiB, or JSON of up to 64 MiB.
         stdin: what `-` stands for; the process's own when None.
 
     Raises:
         InputError: not a snapshot, one that contradicts itself, beyond a limit, or a pickle that
             holds more than plain data.
     """
-    with opened(source, MAX_BYTES, stdin) as feed:
-        return _read(feed, file_name(source))
-
-
-def _read(feed: Feed, where: str) -> Snapshot:
-    if not feed.need(1):
+    where = file_name(source)
+    data = read_up_to(source, MAX_JSON_BYTES + 1, stdin)
+    if not data:
         raise InputError("the file is empty", hint=_HINT, where=where)
-    feed.need(16)
-    head = feed.data[:16]
+    head = data[:_HEAD]
     for magic, (what, hint) in _FOREIGN.items():
         if head.startswith(magic):
             raise InputError(f"this is {what}", hint=hint, where=where)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
-        return snapshot_of(_json(feed, where), where)
-    if head[:1] != b"\x80" and head[:1] not in (b"(", b"]", b"}"):
+        return snapshot_of(_json(data, where), where)
+    if head[:1] not in (b"\x80", b"(", b"]", b"}"):
         raise InputError("this is neither a pickle nor JSON", hint=_HINT, where=where)
-    read = unpickle(feed, where, skip=_SKIPPED, find="oom")
-    return snapshot_of(read.value, where, read.found)
+    return snapshot_of(unpickle(data, where), where)
 
 
-def _json(feed: Feed, where: str) -> Any:
-    feed.need(MAX_JSON_BYTES + 1)
-    if len(feed.data) > MAX_JSON_BYTES:
+def _json(data: bytes, where: str) -> Any:
+    if len(data) > MAX_JSON_BYTES:
         raise InputError(
             f"JSON larger than {format_bytes(MAX_JSON_BYTES)}",
             hint="leave out frames and device_traces, or give the pickle",
             where=where,
         )
-    text = decode_json(feed.data, where, max_bytes=MAX_JSON_BYTES)
+    text = decode_json(data, where, max_bytes=MAX_JSON_BYTES)
     bare = text.lstrip().startswith("[")
     document = read_json(
         '{"segments":' + text + "}" if bare else text,
@@ -99,26 +93,26 @@ def _json(feed: Feed, where: str) -> Any:
     return document["segments"] if bare else document
 
 
-def snapshot_of(
-    value: object, where: str = "the snapshot", events: tuple[dict[str, Any], ...] = ()
-) -> Snapshot:
+def snapshot_of(value: object, where: str = "the snapshot") -> Snapshot:
     """Check a snapshot that is at hand: the dict of `_snapshot()`, or the list in it.
 
     Args:
         value: the dict or list.
         where: how errors name it.
-        events: entries of its trace that tell of a failed allocation, where they were taken out.
 
     Raises:
         InputError: not a snapshot, or one that contradicts itself.
     """
     limit = None
+    events: tuple[OomEvent, ...] = ()
     if isinstance(value, dict):
         if "segments" not in value:
-            keys = ", ".join(shown(key, 20) for key in list(value)[:4])
+            keys = ", ".join(
+                shown(key, 20) if isinstance(key, str) else _kind(key) for key in list(value)[:4]
+            )
             _refuse(where, f"no segments among its keys ({keys})")
         limit = _max_split(value.get("allocator_settings"))
-        events = (*events, *_traced(value.get("device_traces")))
+        events = tuple(_failed(value.get("device_traces")))
         value = value["segments"]
     if not isinstance(value, (list, tuple)):
         _refuse(where, f"the segments are {_kind(value)}, not a list")
@@ -131,9 +125,7 @@ def snapshot_of(
             _refuse(where, f"more than {format_count(MAX_BLOCKS)} blocks")
         segments.append(segment)
     _check_apart(segments, where)
-    return Snapshot(
-        segments=tuple(segments), max_split_size=limit, oom_events=tuple(_failed(events))
-    )
+    return Snapshot(segments=tuple(segments), max_split_size=limit, oom_events=events)
 
 
 def _refuse(where: str, message: str) -> NoReturn:
@@ -141,24 +133,21 @@ def _refuse(where: str, message: str) -> NoReturn:
 
 
 def _kind(value: object) -> str:
+    if type(value) is int and abs(value) >= _MAX_SHOWN:
+        return "a whole number of many digits"
     if isinstance(value, (str, int, float, dict, list, type(None))):
         return shown(value)
-    return f"a {type(value).__name__}" if isinstance(value, (bytes, tuple)) else repr(value)
+    return f"a {type(value).__name__}"
 
 
-def _traced(traces: object) -> Iterator[dict[str, Any]]:
-    """Yield the entries of traces, where they were read, that tell of a failed allocation."""
+def _failed(traces: object) -> Iterator[OomEvent]:
+    """Yield the failed allocations of traces, where they were read."""
     for trace in traces if isinstance(traces, (list, tuple)) else ():
         for entry in trace if isinstance(trace, (list, tuple)) else ():
             if isinstance(entry, dict) and entry.get("action") == "oom":
-                yield entry
-
-
-def _failed(entries: tuple[dict[str, Any], ...]) -> Iterator[OomEvent]:
-    for entry in entries:
-        size, free = entry.get("size"), entry.get("device_free", entry.get("addr"))
-        if entry.get("action") == "oom" and _is_size(size) and _is_size(free):
-            yield OomEvent(asked_bytes=size, device_free_bytes=free)
+                size, free = entry.get("size"), entry.get("device_free", entry.get("addr"))
+                if _is_size(size) and _is_size(free):
+                    yield OomEvent(asked_bytes=size, device_free_bytes=free)
 
 
 def _is_size(value: object) -> TypeGuard[int]:
