@@ -19,8 +19,8 @@ import kvcalc
 from kvcalc.core.allocator_state import fragmentation_index, histogram, state_of
 from kvcalc.core.errors import InputError, InvalidValueError, UsageError
 from kvcalc.core.segments import SMALL_SEGMENT, Snapshot, device_bytes
-from kvcalc.measure.allocator import SyntheticAllocator
 from kvcalc.measure.snapshot import MAX_BLOCKS, MAX_JSON_BYTES, read_snapshot, snapshot_of
+from tests.measure.allocator.model import SyntheticAllocator
 
 MIB, GIB = 2**20, 2**30
 

@@ -7,9 +7,9 @@ from statistics import median_low
 
 from kvcalc.core.probed import MeasuredBytes, ProbeDifference, ProbeResult
 from kvcalc.core.units import format_bytes, format_count, format_number_of
-from kvcalc.measure.allocator import SyntheticAllocator
 from kvcalc.measure.probe.device import Reading
 from kvcalc.measure.probe.log import ProbeLog, Stage
+from kvcalc.measure.probe.synthetic import CachingAllocator
 
 __all__ = ["LEAK_LIMIT", "found"]
 
@@ -207,7 +207,7 @@ def _predicted(sizes: Sequence[tuple[int, int]]) -> tuple[int | None, int | None
     """Return what PyTorch's rules make of such allocations on a device with room for them."""
     if sum(count for _, count in sizes) > _MOST_TENSORS:
         return None, None
-    allocator = SyntheticAllocator(2**62)
+    allocator = CachingAllocator(2**62)
     for size, count in sizes:
         for _ in range(count):
             if size:
