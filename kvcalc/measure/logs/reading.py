@@ -15,13 +15,12 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_number_of
 from kvcalc.engines import plan
-from kvcalc.measure.logs.catalogue import BY_ENGINE
-from kvcalc.measure.logs.derived import derived
 from kvcalc.measure.logs.engine_settings import DRAFTED
 from kvcalc.measure.logs.errors import shortened
-from kvcalc.measure.logs.reader import file_name, lines_of
+from kvcalc.measure.logs.lines import file_name, lines_of
+from kvcalc.measure.logs.predict import derived
 from kvcalc.measure.logs.resolve import NOTHING, Given, Resolved, preset_of, resolved
-from kvcalc.measure.logs.starts import Start, starts_of
+from kvcalc.measure.logs.starts import BY_ENGINE, Start, starts_of
 from kvcalc.models.presets import load_model_preset
 
 __all__ = ["ReadStart", "chosen", "read_start", "with_derived"]
