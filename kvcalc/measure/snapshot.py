@@ -1,25 +1,116 @@
-"""PyTorch's memory snapshots: pickle or JSON, of `_snapshot()`, `_dump_snapshot` or the bare list.
+"""Memory snapshots of PyTorch, pickle or JSON, and how plain data is read out of a pickle.
 
-Keys as of torch 1.8 to 2.13: blocks of old have no address, and `history` instead of frames;
-snapshots that a profiler made have blocks with no more than size and state. What a snapshot says
-of itself must agree: blocks fill their segment without a gap, and its sums are theirs. Free blocks
-keep the `requested_size` of their last use, which says nothing and is not read.
+Without a class or function there is nothing that a pickle could call: `find_class` refuses every
+name and `persistent_load` every reference. What is left is a file that wants too much memory. Its
+size is limited before it is read, and on systems that can, memory is limited while it is.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO, NoReturn, TypeGuard
 
-from kvcalc.core.errors import InputError
+from kvcalc.core.errors import InputError, KvcalcError, printable
 from kvcalc.core.segments import MIN_BLOCK, SMALL_SEGMENT, Block, OomEvent, Segment, Snapshot
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.measure.feed import file_name, read_up_to
-from kvcalc.measure.unpickle import unpickle
 from kvcalc.models.json_documents import decode_json, read_json
 from kvcalc.models.text import shown
 
-__all__ = ["MAX_BLOCKS", "MAX_JSON_BYTES", "read_snapshot", "snapshot_of"]
+__all__ = [
+    "MAX_BLOCKS",
+    "MAX_JSON_BYTES",
+    "MAX_PICKLE_BYTES",
+    "read_snapshot",
+    "snapshot_of",
+    "unpickle",
+]
+
+MAX_PICKLE_BYTES = 32 * 2**20
+"""Bytes of a pickle; most of a large one are the stack traces of its history."""
+
+_MAX_MEMORY = 2 * 2**30  # more than the values of any honest pickle of 32 MiB take
+_HINT = "a snapshot is what torch.cuda.memory._dump_snapshot writes; record it anew"
+_one_at_a_time = threading.Lock()
+
+
+def unpickle(data: bytes, where: str) -> Any:
+    """Return the value of a pickle of plain data; any fault is one InputError, named by `where`."""
+    if len(data) > MAX_PICKLE_BYTES:
+        raise InputError(
+            f"a pickle larger than {format_bytes(MAX_PICKLE_BYTES)}",
+            hint="record less history: it is what makes such files large",
+            where=where,
+        )
+    stream = io.BytesIO(data)
+    try:
+        with _limited_memory():
+            value = _PlainData(stream, encoding="latin-1").load()
+    except KvcalcError as error:
+        error.where = where
+        raise
+    except (MemoryError, RecursionError):
+        raise InputError("its values take too much memory", hint=_HINT, where=where) from None
+    except Exception as error:  # a broken pickle raises errors of many kinds
+        reason = printable(str(error) or type(error).__name__)[:100]
+        raise InputError(f"a broken pickle: {reason}", hint=_HINT, where=where) from None
+    if stream.read(1):
+        raise InputError("bytes follow the end of its pickle", hint=_HINT, where=where)
+    return value
+
+
+class _PlainData(pickle.Unpickler):
+    """An unpickler without classes and functions."""
+
+    def find_class(self, module: str, name: str, /) -> NoReturn:
+        text = printable(f"{module}.{name}")[:60]
+        raise InputError(f"it names {text}, which is not plain data: nothing was run", hint=_HINT)
+
+    def persistent_load(self, pid: object, /) -> NoReturn:
+        raise InputError(
+            "it names an object outside, which is not plain data: nothing was run", hint=_HINT
+        )
+
+
+@contextmanager
+def _limited_memory() -> Iterator[None]:
+    """Limit what the process may take beyond what it has, where /proc says how much that is.
+
+    Ten bytes of a pickle can ask for gigabytes: a memo index of 2**31 makes a table of that length.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    with _one_at_a_time:
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        with open("/proc/self/statm", encoding="ascii") as file:
+            most = int(file.read().split()[0]) * resource.getpagesize() + _MAX_MEMORY
+        soft, hard = limits
+        unlimited = resource.RLIM_INFINITY
+        if all(limit == unlimited or most < limit for limit in limits):
+            soft = most
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+# --------------------------------------------------------------------- snapshot
+#
+# PyTorch's memory snapshots: pickle or JSON, of `_snapshot()`, `_dump_snapshot` or the bare list.
+#
+# Keys as of torch 1.8 to 2.13: blocks of old have no address, and `history` instead of frames;
+# snapshots that a profiler made have blocks with no more than size and state. What a snapshot says
+# of itself must agree: blocks fill their segment without a gap, and its sums are theirs. Free
+# blocks keep the `requested_size` of their last use, which says nothing and is not read.
 
 MAX_JSON_BYTES = 2**26
 """Of a snapshot in JSON; a pickle may have MAX_PICKLE_BYTES."""
@@ -45,7 +136,7 @@ _FOREIGN = {
     b"\xfd7zX": ("an xz file", "unpack it first: unxz"),
     b"<": ("a web page", "give the snapshot that the page was made of"),
 }
-_HINT = "give what torch.cuda.memory._dump_snapshot wrote, or the JSON of memory_snapshot()"
+_FORMATS_HINT = "give what torch.cuda.memory._dump_snapshot wrote, or the JSON of memory_snapshot()"
 
 
 def read_snapshot(source: str, stdin: BinaryIO | None = None) -> Snapshot:
@@ -62,7 +153,7 @@ def read_snapshot(source: str, stdin: BinaryIO | None = None) -> Snapshot:
     where = file_name(source)
     data = read_up_to(source, MAX_JSON_BYTES + 1, stdin)
     if not data:
-        raise InputError("the file is empty", hint=_HINT, where=where)
+        raise InputError("the file is empty", hint=_FORMATS_HINT, where=where)
     head = data[:_HEAD]
     for magic, (what, hint) in _FOREIGN.items():
         if head.startswith(magic):
@@ -71,7 +162,7 @@ def read_snapshot(source: str, stdin: BinaryIO | None = None) -> Snapshot:
     if text[:1] in (b"{", b"["):
         return snapshot_of(_json(data, where), where)
     if head[:1] not in (b"\x80", b"(", b"]", b"}"):
-        raise InputError("this is neither a pickle nor JSON", hint=_HINT, where=where)
+        raise InputError("this is neither a pickle nor JSON", hint=_FORMATS_HINT, where=where)
     return snapshot_of(unpickle(data, where), where)
 
 
@@ -129,7 +220,7 @@ def snapshot_of(value: object, where: str = "the snapshot") -> Snapshot:
 
 
 def _refuse(where: str, message: str) -> NoReturn:
-    raise InputError(message, hint=_HINT, where=where)
+    raise InputError(message, hint=_FORMATS_HINT, where=where)
 
 
 def _kind(value: object) -> str:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcalc.core.errors import InputError
-from kvcalc.measure.unpickle import MAX_PICKLE_BYTES, unpickle
+from kvcalc.measure.snapshot import MAX_PICKLE_BYTES, unpickle
 from tests.guards import HANG
 
 
@@ -234,7 +234,7 @@ def test_nothing_loads_by_pickle_itself() -> None:
     folder = Path(sys.modules[unpickle.__module__].__file__ or "").parents[1]
     for path in folder.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        assert ("import pickle\n" in text) == (path.name == "unpickle.py"), path
+        assert ("import pickle\n" in text) == (path.name == "snapshot.py"), path
         assert "pickle.load" not in text, path
         assert "torch.load" not in text, path
 

@@ -77,7 +77,7 @@ def judged(lines: Sequence[str]) -> OutOfMemory | None:
     """Return the verdict on the last out-of-memory text among lines; None where there is none."""
     if not lines:
         return None
-    from kvcalc.measure.oom import read_oom  # only logs that have one need it
+    from kvcalc.measure.oom import read_oom
 
     for text in (*reversed(lines), "\n".join(lines)):
         found = read_oom(text)

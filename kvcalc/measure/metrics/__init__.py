@@ -10,20 +10,33 @@ import msgspec
 from kvcalc.core.errors import InputError
 from kvcalc.core.server_metrics import ServerMetrics, WasteNow, said_name
 from kvcalc.core.units import format_count, format_number_of, format_ratio
-from kvcalc.measure.metrics import llamacpp, sglang, tensorrt_llm, tgi, vllm
-from kvcalc.measure.metrics.series import Series
+from kvcalc.measure.metrics.pages import (
+    LLAMACPP_PREFIX,
+    SGLANG_PREFIX,
+    TENSORRT_LLM_PREFIX,
+    TGI_PREFIX,
+    TRITON_PREFIX,
+    VLLM_PREFIX,
+    Series,
+    read_llamacpp,
+    read_sglang,
+    read_tensorrt_llm,
+    read_tgi,
+    read_vllm,
+    vllm_settings,
+)
 from kvcalc.measure.prometheus import Page, parse
 from kvcalc.models.text import printable
 
 __all__ = ["Reading", "judged", "read_metrics"]
 
 _READERS: dict[str, Callable[[Series], list[ServerMetrics]]] = {
-    vllm.PREFIX: vllm.read,
-    sglang.PREFIX: sglang.read,
-    llamacpp.PREFIX: llamacpp.read,
-    tgi.PREFIX: tgi.read,
-    tensorrt_llm.PREFIX: tensorrt_llm.read,
-    tensorrt_llm.TRITON: tensorrt_llm.read,
+    VLLM_PREFIX: read_vllm,
+    SGLANG_PREFIX: read_sglang,
+    LLAMACPP_PREFIX: read_llamacpp,
+    TGI_PREFIX: read_tgi,
+    TENSORRT_LLM_PREFIX: read_tensorrt_llm,
+    TRITON_PREFIX: read_tensorrt_llm,
 }
 """Beginning of the names of an engine's metrics (`:` written as `_`) -> its reader."""
 
@@ -72,7 +85,7 @@ def read_metrics(text: str, *, strict: bool = False, where: str = "") -> Reading
         servers += found
         is_vllm = bool(found) and found[0].engine == "vllm"
         replicas = [one.replica for one in found]
-        settings += vllm.settings(series, replicas) if is_vllm else [{} for _ in found]
+        settings += vllm_settings(series, replicas) if is_vllm else [{} for _ in found]
     if not servers:
         some = list(names)[:_MOST_NAMES]
         raise InputError(

@@ -18,8 +18,7 @@ from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.errors import InvalidValueError, UnavailableError
 from kvcalc.core.segments import MIN_BLOCK, SMALL_SIZE, device_bytes, is_small
 from kvcalc.core.units import round_up
-from kvcalc.measure.probe.device import Contiguous, Decoded, DeviceFacts, Paged, Reading
-from kvcalc.measure.probe.layout import Attention
+from kvcalc.measure.probe.device import Attention, Contiguous, Decoded, DeviceFacts, Paged, Reading
 
 __all__ = ["CachingAllocator", "SyntheticDevice"]
 
