@@ -105,7 +105,7 @@ def add(one: Amount, other: Amount) -> Amount:
     )
 
 
-# --------------------------------------------------------------------- vLLM, llama.cpp, XLA, TensorFlow, drivers
+# --------------------------------------------------------------------- other programs
 
 _ELEMENT = {
     **dict.fromkeys(("bool", "int8", "uint8", "qint8"), 1),
@@ -282,7 +282,7 @@ def plain(before: str, behind: str) -> OomText | None:
     return OomText(wording="driver", backend=backend)
 
 
-# --------------------------------------------------------------------- PyTorch: CUDA, HIP, NPU, XPU and MPS
+# --------------------------------------------------------------------- PyTorch
 #
 # Up to 1.3 the text says "cached", which is what was reserved and not allocated; from 1.4 to 2.0 it
 # says "reserved in total", of which the allocated is a part; since 2.1 both parts are told.
