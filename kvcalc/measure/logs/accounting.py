@@ -16,6 +16,7 @@ from kvcalc.core.answers import RankBudget
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Fact, LoggedTerm, Predicted
 from kvcalc.core.model import ModelSpec
+from kvcalc.engines.engine import Engine
 from kvcalc.measure.logs.engine_settings import Devices, on_device
 from kvcalc.measure.logs.predict import agrees, span_text
 
@@ -309,7 +310,7 @@ def total_of(facts: Mapping[str, Fact], budget: tuple[RankBudget, ...]) -> int |
 
 
 def terms_of(
-    engine: str,
+    engine: Engine,
     facts: Mapping[str, Fact],
     budget: tuple[RankBudget, ...],
     devices: Devices | None = None,
@@ -330,14 +331,14 @@ def terms_of(
     for name, figures in _LOGGED_TERMS:
         if name in (("weights", "other") if consumed else ("weights and other",)):
             continue
-        if name == ("activation" if engine == "llama.cpp" else "compute buffers"):
+        if name == ("activation" if engine.logs_devices else "compute buffers"):
             continue  # llama.cpp's compute buffers are the activation of other engines
         fact = next((facts[figure] for figure in figures if figure in facts), None)
         logged = _range(fact)
         source = "" if fact is None else f"line {fact.line}"
-        if engine == "sglang" and name in _OF_SGLANG:
+        if engine.logs_parts and name in _OF_SGLANG:
             logged = _sglang_term(facts, name) or logged
-        if engine == "llama.cpp" and (told := on_device(name, devices or {}, facts)) is not None:
+        if engine.logs_devices and (told := on_device(name, devices or {}, facts)) is not None:
             logged, source = told
         predicted = None if first is None else _predicted(name, first)
         predicted = (own or {}).get(name, predicted)
@@ -367,12 +368,12 @@ def _range(fact: Fact | None) -> tuple[int, int] | None:
     return fact.low, fact.high
 
 
-def _capped(engine: str, term: str, facts: Mapping[str, Fact], least: int) -> bool:
+def _capped(engine: Engine, term: str, facts: Mapping[str, Fact], least: int) -> bool:
     """Whether SGLang's cache is smaller than memory allows: what is free beside it would do.
 
     A number of tokens (--max-total-tokens) or of requests that was given keeps it so.
     """
-    if (engine, term) != ("sglang", "cache"):
+    if not engine.logs_parts or term != "cache":
         return False
     pools, free = _sglang_term(facts, term), _range(facts.get("free_after_pool"))
     return pools is not None and free is not None and pools[1] < least <= pools[1] + free[1]

@@ -36,8 +36,8 @@ from kvcalc.measure.logs.remedies import (
     on_gpu,
     with_file,
 )
-from kvcalc.measure.logs.resolve import NO_ENGINE, NOTHING, Given, resolved
-from kvcalc.measure.logs.starts import Start
+from kvcalc.measure.logs.resolve import NOTHING, Given, resolved
+from kvcalc.measure.logs.starts import NO_ENGINE, Start
 from kvcalc.measure.logs.verdict import (
     RanOut,
     ended,
@@ -71,7 +71,7 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     start, facts, found = read.start, read.facts, read.resolved
     notes = list(read.notes)
     model, deployment, made, told, differences, agreeing = _compared(read, given, notes)
-    if start.engine == "llama.cpp":
+    if start.record.loads_gguf:
         given = with_file(given, facts)
     sized = _capacity(model, deployment, given, made)
     memory = None
@@ -87,9 +87,9 @@ def answered(read: ReadStart, given: Given = NOTHING) -> LogAnswer:
     fixed, perhaps = _offered(read, given, model, deployment, memory, out, taken)
     total = total_of(facts, budget)
     own = {}
-    if start.engine == "llama.cpp" and made is not None and model is not None:
+    if start.record.logs_devices and made is not None and model is not None:
         own = on_gpu(start, model, deployment, made, given)
-    terms = terms_of(start.engine, _with_graphs(facts, told), budget, start.devices, own)
+    terms = terms_of(start.record, _with_graphs(facts, told), budget, start.devices, own)
     planned = memory is not None or bool(perhaps)
     card = gpu_name(found.deployment.gpu)
     if excess(terms, total):
@@ -152,7 +152,7 @@ class _Compared(NamedTuple):
 
 def _compared(read: ReadStart, given: Given, notes: list[str]) -> _Compared:
     """Hold a log's figures against each other, and against a plan where there is one."""
-    start, facts, found, made = read.start, read.facts, read.resolved, read.plan
+    facts, found, made = read.facts, read.resolved, read.plan
     told, differences = _sums(read)
     idle: AbstractSet[str] = set()
     model, deployment = found.model, found.deployment
@@ -169,7 +169,7 @@ def _compared(read: ReadStart, given: Given, notes: list[str]) -> _Compared:
         differences = (*(d for d in differences if d.name not in told_by_plan), *found_out)
         told = {**told, **told_by_plan}
         notes += _version_notes(made, facts)
-        if start.engine == "sglang" and "ssm_state_size" in facts and "ssm_state_size" not in told:
+        if "ssm_state_size" in facts and "ssm_state_size" not in told:
             notes.append(_NO_SLOTS)
     other = {*idle, *(d.name for d in differences)}
     agreeing = tuple(name for name in told if name in facts and name not in other)
@@ -270,7 +270,7 @@ def _cures(
     planned: bool,
 ) -> tuple[str, ...]:
     """Return what to change: of llama.cpp what a plan confirms, where model and GPU are known."""
-    known = start.engine == "llama.cpp" and isinstance(deployment.gpu, GpuSpec)
+    known = start.record.logs_devices and isinstance(deployment.gpu, GpuSpec)
     if model is not None and known and "allocation" in start.flags:
         try:
             return tuple(confirmed_cures(model, deployment, given))
@@ -393,7 +393,7 @@ def _ran_out(
         return RanOut()
     start = read.start
     phase = "serving" if start.ready else start.ended_at
-    if start.engine != "vllm":
+    if not start.record.logs_memory:
         return RanOut(advice=oom.advice)
     return ran_out(oom, phase, model, deployment, read.facts, memory, given.quantization)
 
@@ -511,7 +511,7 @@ def _tokens(read: ReadStart) -> int | None:
         if fact is not None and isinstance(fact.low, int):
             return fact.low
     context = read.resolved.deployment.engine_args.get(_CONTEXT)
-    if read.start.engine == "llama.cpp" and isinstance(context, int):
+    if read.start.record.shared_context and isinstance(context, int):
         return context
     blocks = read.facts.get("num_gpu_blocks")
     if blocks is not None and isinstance(blocks.low, int) and read.plan is not None:

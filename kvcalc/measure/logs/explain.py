@@ -17,7 +17,7 @@ from kvcalc.core.logs import Difference, Fact, Predicted
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count
-from kvcalc.engines import plan
+from kvcalc.engines import engine_of, plan
 from kvcalc.measure.logs.predict import agrees, cache_budget, predicted, span_text
 from kvcalc.measure.logs.resolve import Override, Resolved, undone
 from kvcalc.sizing.weights import weights_of
@@ -187,7 +187,10 @@ def of_others(
     model: ModelSpec, made: CachePlan, facts: Mapping[str, Fact], names: list[str]
 ) -> Cause | None:
     """Name what other engines' lines are of."""
-    if made.engine == "llama.cpp" and (padding := _padding(made, facts, names)) is not None:
+    if (
+        engine_of(made.engine).logs_devices
+        and (padding := _padding(made, facts, names)) is not None
+    ):
         return padding
     if names == ["kv_buffer"] and (parts := _parts_of(made, facts["kv_buffer"])):
         left = ", ".join(parts)
@@ -389,7 +392,8 @@ def _untold(
     names: list[str],
 ) -> Cause | None:
     """Return the first cause that the log does not tell and that gives every figure."""
-    if deployment.engine not in ("vllm", "vllm-ascend", "vllm-tpu"):
+    engine = engine_of(deployment.engine)
+    if not (engine.logs_memory or engine.prints_as):
         return of_others(model, made, facts, names)
     ranks = _of_ranks(deployment, made, facts)
     if ranks is not None:

@@ -22,7 +22,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.search import first_that
 from kvcalc.core.units import cdiv, format_bytes, format_count
-from kvcalc.engines import plan, start_up_log
+from kvcalc.engines import engine_of, plan, start_up_log
 from kvcalc.measure.logs.engine_settings import more_than_devices
 from kvcalc.measure.logs.starts import starts_of
 
@@ -346,14 +346,15 @@ def agrees(fact: Fact, found: Predicted) -> bool:
 
 def predicted(plan: CachePlan, facts: Mapping[str, Fact]) -> dict[str, Predicted]:
     """Return kvcalc's figures by the names of the log's."""
-    by_engine = {"vllm": _blocks_of, "vllm-ascend": _blocks_of, "vllm-tpu": _blocks_of}
-    by_engine |= {
+    by_engine = {
+        "vllm": _blocks_of,
         "tensorrt-llm": _predict_tensorrt,
         "lmdeploy": _predict_lmdeploy,
         "tgi": _predict_tgi,
+        "mlc-llm": _mlc,
     }
-    by_engine |= {"mlc-llm": _mlc}
-    return dict(by_engine.get(plan.engine, _printed)(plan, facts))
+    printed = engine_of(plan.engine).prints_as or plan.engine
+    return dict(by_engine.get(printed, _printed)(plan, facts))
 
 
 def span_text(low: float, high: float, unit: Unit) -> str:
@@ -508,7 +509,7 @@ def _printed(plan: CachePlan, facts: Mapping[str, Fact]) -> Iterator[tuple[str, 
             if name not in bound or bound[name].low != fact.low:
                 continue  # memory alone decides it, of which nothing is known here
             yield name, _made(fact.low, fact.high, fact.unit, basis)
-    if plan.engine == "llama.cpp":
+    if engine_of(plan.engine).logs_devices:
         yield from _devices(plan, facts)
         yield from _that_failed(plan, facts)
 

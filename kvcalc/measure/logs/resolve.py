@@ -22,14 +22,13 @@ from kvcalc.engines import release_warning
 from kvcalc.measure.logs.engine_settings import settings_from, stated_by
 from kvcalc.measure.logs.errors import shortened
 from kvcalc.measure.logs.release_guess import release_of
-from kvcalc.measure.logs.starts import Start
+from kvcalc.measure.logs.starts import NO_ENGINE, Start
 from kvcalc.models.gguf import model_of_entries
 from kvcalc.models.presets import alias_index, load_gpu, load_model_preset
 from kvcalc.models.shape import shape_model
 
 __all__ = [
     "NOTHING",
-    "NO_ENGINE",
     "Given",
     "Override",
     "Resolved",
@@ -257,9 +256,6 @@ class Given(NamedTuple):
     engine: str | None = None
 
 
-NO_ENGINE = ("pytorch", "unknown")
-"""Whose lines a start is of where no engine's are in it: an out-of-memory text, a known error."""
-
 NOTHING = Given()
 """Nothing given: the log alone."""
 
@@ -331,7 +327,7 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         shown = value.name if isinstance(value, (ModelSpec, GpuSpec)) else str(value)
         named.append(Named(name=name, value=shown, source="given"))
     own.update(given.args)
-    if start.engine == "llama.cpp":
+    if start.record.logs_devices:
         _as_it_came_out(own)
     deployment = msgspec.structs.replace(deployment, **{**given.settings, "engine_args": own})
     if isinstance(deployment.gpu, str):
@@ -368,7 +364,7 @@ def _gpu_named(
 
 
 def _as_it_came_out(args: dict[str, Any]) -> None:
-    """Let llama.cpp's plan change nothing anew: its log shows what it chose."""
+    """Let a plan change nothing anew: the log shows what the engine chose."""
     args.setdefault("fit", "off")
     if args.get("parallel") == 1:
         args.setdefault("kv_unified", True)  # some builds make four slots of one
@@ -432,7 +428,7 @@ def _logged_model(start: Start, given: Given) -> ModelSpec | None:
     """Return the model that the log itself tells where another is given; None for none."""
     if given.model is None:
         return None
-    found = model_of(start, []) if start.engine == "llama.cpp" else None
+    found = model_of(start, []) if start.record.loads_gguf else None
     name = start.settings.text(*_NAMES)
     return found or (None if name is None else _preset(name, given.folders)[0])
 
@@ -441,7 +437,7 @@ def _model(start: Start, given: Given, named: list[Named], notes: list[str]) -> 
     if given.model is not None:
         named.append(Named(name="model", value=given.model.name, source="given"))
         return given.model
-    if start.engine == "llama.cpp":
+    if start.record.loads_gguf:
         found = model_of(start, notes)
         if found is not None:
             named.append(Named(name="model", value=found.name, source="the log's key-values"))

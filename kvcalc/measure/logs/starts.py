@@ -8,6 +8,8 @@ from math import gcd
 
 from kvcalc.core.finding_codes import FINDING_CODES
 from kvcalc.core.logs import Fact
+from kvcalc.engines import engine_of
+from kvcalc.engines.engine import Engine
 from kvcalc.measure.logs.errors import (
     ERROR_WORDS,
     FRAME_WORDS,
@@ -36,6 +38,7 @@ __all__ = [
     "BY_ENGINE",
     "COMMON",
     "NEEDLES",
+    "NO_ENGINE",
     "OOM_WORDS",
     "SHAPES",
     "Start",
@@ -184,6 +187,10 @@ _WORKER = re.compile(r"(?:^|[ _])(?:TP|PP|EP|DCP|PCP)\d|rank=\d|^RayWorker|^Vllm
 """The name of a process that is one of several ranks of a start."""
 
 
+NO_ENGINE = ("pytorch", "unknown")
+"""Whose lines a start is of where no engine's are in it: an out-of-memory text, a known error."""
+
+
 class Start:
     """One start of one server, as its lines tell it.
 
@@ -229,6 +236,13 @@ class Start:
         self._keep: dict[str, str] = {}
         self._said: set[tuple[str, int]] = set()
         self._counts: dict[tuple[str, int], int] = {}
+
+    @property
+    def record(self) -> Engine:
+        """The engine as the other rooms see it."""
+        if self.engine in NO_ENGINE:
+            return Engine(self.engine)
+        return engine_of(self.engine)
 
     @property
     def version(self) -> str | None:

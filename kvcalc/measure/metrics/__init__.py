@@ -10,6 +10,7 @@ import msgspec
 from kvcalc.core.errors import InputError
 from kvcalc.core.server_metrics import ServerMetrics, WasteNow, said_name
 from kvcalc.core.units import format_count, format_number_of, format_ratio
+from kvcalc.engines import engine_of
 from kvcalc.measure.metrics.pages import (
     LLAMACPP_PREFIX,
     SGLANG_PREFIX,
@@ -39,6 +40,11 @@ _READERS: dict[str, Callable[[Series], list[ServerMetrics]]] = {
     TRITON_PREFIX: read_tensorrt_llm,
 }
 """Beginning of the names of an engine's metrics (`:` written as `_`) -> its reader."""
+
+_SETTINGS: dict[str, Callable[[Series, Sequence[str | None]], list[dict[str, str]]]] = {
+    VLLM_PREFIX: vllm_settings
+}
+"""The same beginning -> what reads settings of the server from the page, where it has them."""
 
 _MOST_NAMES = 3
 _MOST_REFUSED = 10
@@ -83,9 +89,9 @@ def read_metrics(text: str, *, strict: bool = False, where: str = "") -> Reading
         series = Series((s for s in page.samples if s.name in mine), refused)
         found = reader(series)
         servers += found
-        is_vllm = bool(found) and found[0].engine == "vllm"
+        told = _SETTINGS.get(prefix)
         replicas = [one.replica for one in found]
-        settings += vllm_settings(series, replicas) if is_vllm else [{} for _ in found]
+        settings += [{} for _ in found] if told is None else told(series, replicas)
     if not servers:
         some = list(names)[:_MOST_NAMES]
         raise InputError(
@@ -150,7 +156,7 @@ def _waste(server: ServerMetrics, given: int | None) -> WasteNow | None:
     block, used, running = server.block_size, server.blocks_used, server.running
     whole_blocks = server.block_tokens_are_capacity is not False
     held = used * block if used is not None and block and whole_blocks else None
-    if held is None and server.engine in ("llama.cpp", "tgi"):
+    if held is None and engine_of(server.engine).counts_tokens:
         held = server.tokens_used
     tail = None
     if running is not None and block and whole_blocks:

@@ -21,7 +21,7 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.server_metrics import MetricsDifference, PredictedCapacity, ServerMetrics
 from kvcalc.core.units import format_count
-from kvcalc.engines import plan
+from kvcalc.engines import engine_of, plan
 from kvcalc.measure.metrics import judged, read_metrics
 from kvcalc.measure.source import named_source, read_page
 from kvcalc.models.presets import alias_index, load_model_preset
@@ -268,7 +268,7 @@ def _completed(
         changes["enable_prefix_caching"] = prefixes
     if deployment.max_model_len is None and server.max_model_len is not None:
         changes["max_model_len"] = server.max_model_len
-    if deployment.block_size is None and server.engine in ("sglang", "tensorrt-llm"):
+    if deployment.block_size is None and engine_of(server.engine).page_block_size:
         changes["block_size"] = server.block_size
     return msgspec.structs.replace(deployment, **changes)
 
@@ -276,7 +276,7 @@ def _completed(
 def _blocks_are_set(server: ServerMetrics, made: CachePlan, deployment: Deployment) -> bool:
     """Whether a block size of one's own was set: with one group the page tells it truly."""
     return (
-        server.engine == "vllm"
+        not engine_of(server.engine).page_block_size
         and deployment.block_size is None
         and server.block_size is not None
         and server.block_size != made.block_size
