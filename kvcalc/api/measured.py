@@ -154,7 +154,7 @@ def read_metrics(
         InvalidValueError: no page, model or deployment.
         UsageError: a deployment without a model, or of another engine than the page's.
     """
-    from kvcalc.measure.metrics.ask import Asked, servers
+    from kvcalc.measure.metrics.predicted import Asked, servers
 
     if isinstance(page, os.PathLike):
         page = os.fspath(page)

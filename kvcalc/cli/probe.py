@@ -24,8 +24,7 @@ from kvcalc.core.errors import KvcalcError, UsageError
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.probed import ProbeResult
 from kvcalc.measure.probe import BACKENDS, KERNELS, KINDS, open_device
-from kvcalc.measure.probe.findings import found
-from kvcalc.measure.probe.log import ProbeLog, as_json, from_json
+from kvcalc.measure.probe.findings import ProbeLog, as_json, found, from_json
 
 _P = "Probe"
 _PROBE = (
@@ -92,7 +91,7 @@ def run(values: Values) -> None:
         notes += idle(values, _MEASURED, "the log says what was measured")
         results = [found(_read(values["replay"]))]
     elif backend == "nvml":
-        from kvcalc.measure.probe.driver import driver_results
+        from kvcalc.measure.probe.nvml import driver_results
 
         others = (*_MEASURED, *(option.name for option in _PROBE if option.name != "backend"))
         notes += idle(values, others, "the driver is read, and nothing is measured")
@@ -171,7 +170,7 @@ def _measured(values: Values, notes: list[str]) -> ProbeResult:
 
 def _asked(values: Values, backend: str, notes: list[str]) -> ProbeResult:
     """Ask an installed engine what it would allocate."""
-    from kvcalc.measure.probe.asked import ask_engine, require
+    from kvcalc.measure.probe.engine_query import ask_engine, require
 
     require(backend)
     if not values["engine"]:

@@ -73,6 +73,13 @@ class Engine:
         free_setting: engine_arg by which it plans with what is free of a GPU.
         layer_partition: the variable that shares layers out over pipeline stages.
         unnamed_drafts: a number of draft tokens without a method means the model's own layers.
+        prints_as: the engine whose log lines it prints; None for its own.
+        logs_devices: lines of its log are of one device each, and show the settings that it chose.
+        logs_parts: its log has a line for each part of a term of memory: model, draft and states.
+        logs_memory: its log has enough of a GPU's memory to try other settings by its figures.
+        page_block_size: the block size on its metrics page is the one that is set.
+        counts_tokens: the tokens in use on its metrics page are what is held: it has no blocks.
+        kernels_set_blocks: the attention kernels decide on its block size.
     """
 
     share: str | None = None
@@ -95,6 +102,13 @@ class Engine:
     free_setting: str | None = None
     layer_partition: str | None = None
     unnamed_drafts = False
+    prints_as: str | None = None
+    logs_devices = False
+    logs_parts = False
+    logs_memory = False
+    page_block_size = False
+    counts_tokens = False
+    kernels_set_blocks = False
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,35 +1,127 @@
-"""PyTorch's memory snapshots: pickle or JSON, of `_snapshot()`, `_dump_snapshot` or the bare list.
+"""Memory snapshots of PyTorch, pickle or JSON, and how plain data is read out of a pickle.
 
-Keys as of torch 1.8 to 2.13: blocks of old have no address, and `history` instead of frames;
-snapshots that a profiler made have blocks with no more than size and state. What a snapshot says
-of itself must agree: blocks fill their segment without a gap, and its sums are theirs. Free blocks
-keep the `requested_size` of their last use, which says nothing and is not read.
+Without a class or function there is nothing that a pickle could call: `find_class` refuses every
+name and `persistent_load` every reference. What is left is a file that wants too much memory. Its
+size is limited before it is read, and on systems that can, memory is limited while it is.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO, NoReturn, TypeGuard
 
-from kvcalc.core.errors import InputError
+from kvcalc.core.errors import InputError, KvcalcError, printable
 from kvcalc.core.segments import MIN_BLOCK, SMALL_SEGMENT, Block, OomEvent, Segment, Snapshot
 from kvcalc.core.units import format_bytes, format_count
-from kvcalc.measure.feed import Feed, file_name, opened
-from kvcalc.measure.unpickle import MAX_BYTES, unpickle
+from kvcalc.measure.feed import file_name, read_up_to
 from kvcalc.models.json_documents import decode_json, read_json
 from kvcalc.models.text import shown
 
-__all__ = ["MAX_BLOCKS", "MAX_JSON_BYTES", "read_snapshot", "snapshot_of"]
+__all__ = [
+    "MAX_BLOCKS",
+    "MAX_JSON_BYTES",
+    "MAX_PICKLE_BYTES",
+    "read_snapshot",
+    "snapshot_of",
+    "unpickle",
+]
+
+MAX_PICKLE_BYTES = 32 * 2**20
+"""Bytes of a pickle; most of a large one are the stack traces of its history."""
+
+_MAX_MEMORY = 2 * 2**30  # more than the values of any honest pickle of 32 MiB take
+_HINT = "a snapshot is what torch.cuda.memory._dump_snapshot writes; record it anew"
+_one_at_a_time = threading.Lock()
+
+
+def unpickle(data: bytes, where: str) -> Any:
+    """Return the value of a pickle of plain data; any fault is one InputError, named by `where`."""
+    if len(data) > MAX_PICKLE_BYTES:
+        raise InputError(
+            f"a pickle larger than {format_bytes(MAX_PICKLE_BYTES)}",
+            hint="record less history: it is what makes such files large",
+            where=where,
+        )
+    stream = io.BytesIO(data)
+    try:
+        with _limited_memory():
+            value = _PlainData(stream, encoding="latin-1").load()
+    except KvcalcError as error:
+        error.where = where
+        raise
+    except (MemoryError, RecursionError):
+        raise InputError("its values take too much memory", hint=_HINT, where=where) from None
+    except Exception as error:  # a broken pickle raises errors of many kinds
+        reason = printable(str(error) or type(error).__name__)[:100]
+        raise InputError(f"a broken pickle: {reason}", hint=_HINT, where=where) from None
+    if stream.read(1):
+        raise InputError("bytes follow the end of its pickle", hint=_HINT, where=where)
+    return value
+
+
+class _PlainData(pickle.Unpickler):
+    """An unpickler without classes and functions."""
+
+    def find_class(self, module: str, name: str, /) -> NoReturn:
+        text = printable(f"{module}.{name}")[:60]
+        raise InputError(f"it names {text}, which is not plain data: nothing was run", hint=_HINT)
+
+    def persistent_load(self, pid: object, /) -> NoReturn:
+        raise InputError(
+            "it names an object outside, which is not plain data: nothing was run", hint=_HINT
+        )
+
+
+@contextmanager
+def _limited_memory() -> Iterator[None]:
+    """Limit what the process may take beyond what it has, where /proc says how much that is.
+
+    Ten bytes of a pickle can ask for gigabytes: a memo index of 2**31 makes a table of that length.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    with _one_at_a_time:
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        with open("/proc/self/statm", encoding="ascii") as file:
+            most = int(file.read().split()[0]) * resource.getpagesize() + _MAX_MEMORY
+        soft, hard = limits
+        unlimited = resource.RLIM_INFINITY
+        if all(limit == unlimited or most < limit for limit in limits):
+            soft = most
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+# --------------------------------------------------------------------- snapshot
+#
+# PyTorch's memory snapshots: pickle or JSON, of `_snapshot()`, `_dump_snapshot` or the bare list.
+#
+# Keys as of torch 1.8 to 2.13: blocks of old have no address, and `history` instead of frames;
+# snapshots that a profiler made have blocks with no more than size and state. What a snapshot says
+# of itself must agree: blocks fill their segment without a gap, and its sums are theirs. Free
+# blocks keep the `requested_size` of their last use, which says nothing and is not read.
 
 MAX_JSON_BYTES = 2**26
-"""Of a snapshot in JSON, which is read whole; a pickle is read forward, up to 1 GiB."""
+"""Of a snapshot in JSON; a pickle may have MAX_PICKLE_BYTES."""
 
 MAX_BLOCKS = 80_000
 """Of all segments together; a card of 80 GiB in use has some thousands."""
 
 _MAX_VALUES = 20_000_000
 _MAX_SIZE = 2**60
-_SKIPPED = frozenset({"frames", "history", "device_traces", "external_annotations"})
+_MAX_SHOWN = 2**128  # Python writes no number of millions of digits
+_HEAD = 16
 _STATES = {
     "active_allocated": "allocated",
     "active_awaiting_free": "awaiting",
@@ -44,51 +136,44 @@ _FOREIGN = {
     b"\xfd7zX": ("an xz file", "unpack it first: unxz"),
     b"<": ("a web page", "give the snapshot that the page was made of"),
 }
-_HINT = "give what torch.cuda.memory._dump_snapshot wrote, or the JSON of memory_snapshot()"
+_FORMATS_HINT = "give what torch.cuda.memory._dump_snapshot wrote, or the JSON of memory_snapshot()"
 
 
 def read_snapshot(source: str, stdin: BinaryIO | None = None) -> Snapshot:
     """Read a snapshot from a file, or from stdin for `-`.
 
     Args:
-        source: a path, or `-`; a pickle of up to 1 GiB (a second for each 10 to 25 MiB, most of it
-            traces, which are passed over in little memory), or JSON of up to 64 MiB.
+        source: a path, or `-`; a pickle of up to 32 MiB, or JSON of up to 64 MiB.
         stdin: what `-` stands for; the process's own when None.
 
     Raises:
         InputError: not a snapshot, one that contradicts itself, beyond a limit, or a pickle that
             holds more than plain data.
     """
-    with opened(source, MAX_BYTES, stdin) as feed:
-        return _read(feed, file_name(source))
-
-
-def _read(feed: Feed, where: str) -> Snapshot:
-    if not feed.need(1):
-        raise InputError("the file is empty", hint=_HINT, where=where)
-    feed.need(16)
-    head = feed.data[:16]
+    where = file_name(source)
+    data = read_up_to(source, MAX_JSON_BYTES + 1, stdin)
+    if not data:
+        raise InputError("the file is empty", hint=_FORMATS_HINT, where=where)
+    head = data[:_HEAD]
     for magic, (what, hint) in _FOREIGN.items():
         if head.startswith(magic):
             raise InputError(f"this is {what}", hint=hint, where=where)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
-        return snapshot_of(_json(feed, where), where)
-    if head[:1] != b"\x80" and head[:1] not in (b"(", b"]", b"}"):
-        raise InputError("this is neither a pickle nor JSON", hint=_HINT, where=where)
-    read = unpickle(feed, where, skip=_SKIPPED, find="oom")
-    return snapshot_of(read.value, where, read.found)
+        return snapshot_of(_json(data, where), where)
+    if head[:1] not in (b"\x80", b"(", b"]", b"}"):
+        raise InputError("this is neither a pickle nor JSON", hint=_FORMATS_HINT, where=where)
+    return snapshot_of(unpickle(data, where), where)
 
 
-def _json(feed: Feed, where: str) -> Any:
-    feed.need(MAX_JSON_BYTES + 1)
-    if len(feed.data) > MAX_JSON_BYTES:
+def _json(data: bytes, where: str) -> Any:
+    if len(data) > MAX_JSON_BYTES:
         raise InputError(
             f"JSON larger than {format_bytes(MAX_JSON_BYTES)}",
             hint="leave out frames and device_traces, or give the pickle",
             where=where,
         )
-    text = decode_json(feed.data, where, max_bytes=MAX_JSON_BYTES)
+    text = decode_json(data, where, max_bytes=MAX_JSON_BYTES)
     bare = text.lstrip().startswith("[")
     document = read_json(
         '{"segments":' + text + "}" if bare else text,
@@ -99,26 +184,26 @@ def _json(feed: Feed, where: str) -> Any:
     return document["segments"] if bare else document
 
 
-def snapshot_of(
-    value: object, where: str = "the snapshot", events: tuple[dict[str, Any], ...] = ()
-) -> Snapshot:
+def snapshot_of(value: object, where: str = "the snapshot") -> Snapshot:
     """Check a snapshot that is at hand: the dict of `_snapshot()`, or the list in it.
 
     Args:
         value: the dict or list.
         where: how errors name it.
-        events: entries of its trace that tell of a failed allocation, where they were taken out.
 
     Raises:
         InputError: not a snapshot, or one that contradicts itself.
     """
     limit = None
+    events: tuple[OomEvent, ...] = ()
     if isinstance(value, dict):
         if "segments" not in value:
-            keys = ", ".join(shown(key, 20) for key in list(value)[:4])
+            keys = ", ".join(
+                shown(key, 20) if isinstance(key, str) else _kind(key) for key in list(value)[:4]
+            )
             _refuse(where, f"no segments among its keys ({keys})")
         limit = _max_split(value.get("allocator_settings"))
-        events = (*events, *_traced(value.get("device_traces")))
+        events = tuple(_failed(value.get("device_traces")))
         value = value["segments"]
     if not isinstance(value, (list, tuple)):
         _refuse(where, f"the segments are {_kind(value)}, not a list")
@@ -131,34 +216,29 @@ def snapshot_of(
             _refuse(where, f"more than {format_count(MAX_BLOCKS)} blocks")
         segments.append(segment)
     _check_apart(segments, where)
-    return Snapshot(
-        segments=tuple(segments), max_split_size=limit, oom_events=tuple(_failed(events))
-    )
+    return Snapshot(segments=tuple(segments), max_split_size=limit, oom_events=events)
 
 
 def _refuse(where: str, message: str) -> NoReturn:
-    raise InputError(message, hint=_HINT, where=where)
+    raise InputError(message, hint=_FORMATS_HINT, where=where)
 
 
 def _kind(value: object) -> str:
+    if type(value) is int and abs(value) >= _MAX_SHOWN:
+        return "a whole number of many digits"
     if isinstance(value, (str, int, float, dict, list, type(None))):
         return shown(value)
-    return f"a {type(value).__name__}" if isinstance(value, (bytes, tuple)) else repr(value)
+    return f"a {type(value).__name__}"
 
 
-def _traced(traces: object) -> Iterator[dict[str, Any]]:
-    """Yield the entries of traces, where they were read, that tell of a failed allocation."""
+def _failed(traces: object) -> Iterator[OomEvent]:
+    """Yield the failed allocations of traces, where they were read."""
     for trace in traces if isinstance(traces, (list, tuple)) else ():
         for entry in trace if isinstance(trace, (list, tuple)) else ():
             if isinstance(entry, dict) and entry.get("action") == "oom":
-                yield entry
-
-
-def _failed(entries: tuple[dict[str, Any], ...]) -> Iterator[OomEvent]:
-    for entry in entries:
-        size, free = entry.get("size"), entry.get("device_free", entry.get("addr"))
-        if entry.get("action") == "oom" and _is_size(size) and _is_size(free):
-            yield OomEvent(asked_bytes=size, device_free_bytes=free)
+                size, free = entry.get("size"), entry.get("device_free", entry.get("addr"))
+                if _is_size(size) and _is_size(free):
+                    yield OomEvent(asked_bytes=size, device_free_bytes=free)
 
 
 def _is_size(value: object) -> TypeGuard[int]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kvcalc.measure.allocator import SyntheticAllocator
 from tests.cli.harness import call, validate
+from tests.measure.allocator.model import SyntheticAllocator
 from tests.measure.oom_samples import SAMPLES
 from tests.measure.test_pools import LOG, STATS
 from tests.measure.test_snapshot import made

@@ -22,13 +22,13 @@ from kvcalc.core.errors import KvcalcError
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_bytes
 from kvcalc.engines import plan
-from kvcalc.measure.allocator import SyntheticAllocator, SyntheticOutOfMemoryError
 from kvcalc.measure.oom import read_oom_texts
 from kvcalc.measure.pools import bfc_log, jax_stats
 from kvcalc.measure.snapshot import read_snapshot
 from kvcalc.models import load_model
 from kvcalc.report.fragmentation import fragmentation_blocks
 from kvcalc.report.oom import oom_blocks
+from tests.measure.allocator.model import SyntheticAllocator, SyntheticOutOfMemoryError
 from tests.measure.oom_samples import SAMPLES
 from tests.measure.test_pools import LOG, STATS
 

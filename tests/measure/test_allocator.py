@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcalc.core.errors import InvalidValueError
-from kvcalc.measure.allocator import SyntheticAllocator, SyntheticOutOfMemoryError
-from kvcalc.measure.allocator_stats import METRICS
+from kvcalc.core.errors import InvalidValueError, UnavailableError
+from kvcalc.measure.probe.synthetic import CachingAllocator
 from kvcalc.measure.snapshot import snapshot_of
+from tests.measure.allocator.model import SyntheticAllocator, SyntheticOutOfMemoryError
+from tests.measure.allocator.stats import METRICS
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
@@ -386,3 +387,45 @@ def test_emptied_expandable(steps: list[Any]) -> None:
     before = allocator.reserved_bytes
     allocator.empty_cache()
     assert before - allocator.reserved_bytes == promised
+
+
+@settings(deadline=None)
+@given(
+    steps=st.lists(
+        st.integers(1, 40 * MIB) | st.sampled_from([512, MIB, MIB + 1, 10 * MIB]) | st.just(0),
+        max_size=60,
+    ),
+    total=st.integers(20, 400),
+    choose=st.randoms(use_true_random=False),
+)
+def test_the_allocator_of_a_dry_run(steps: list[int], total: int, choose: Any) -> None:
+    """On one stream and the default pool it does what the model does, its refusal's words too."""
+    model, plain = (
+        SyntheticAllocator(total * MIB, other_bytes=MIB),
+        CachingAllocator(total * MIB, MIB),
+    )
+    live: list[tuple[int, int]] = []
+    for size in steps:
+        if size:
+            try:
+                address = model.alloc(size)
+            except SyntheticOutOfMemoryError as error:
+                with pytest.raises(UnavailableError) as refused:
+                    plain.alloc(size)
+                assert refused.value.message == error.message
+            else:
+                live.append((address, plain.alloc(size)))
+        elif live:
+            first, second = live.pop(choose.randrange(len(live)))
+            model.free(first)
+            plain.free(second)
+        else:
+            model.empty_cache()
+            plain.empty_cache()
+        stats = model.stats()
+        assert plain.requested_bytes == stats["requested_bytes.all.current"]
+        assert (plain.allocated_bytes, plain.reserved_bytes) == (
+            model.allocated_bytes,
+            model.reserved_bytes,
+        )
+        assert plain.free_bytes == model.mem_get_info()[0]

@@ -16,11 +16,10 @@ from kvcalc.core import oom_words
 from kvcalc.core.errors import InputError
 from kvcalc.core.oom import judge
 from kvcalc.core.oom_values import Amount, OomText
-from kvcalc.measure.allocator import SyntheticAllocator, SyntheticOutOfMemoryError
-from kvcalc.measure.oom import MAX_TEXTS, read_oom, read_oom_file, read_oom_texts
-from kvcalc.measure.oom_amounts import amount, exact
-from kvcalc.measure.oom_text import oom_text, pytorch_size
+from kvcalc.measure.oom import MAX_TEXTS, amount, exact, read_oom, read_oom_file, read_oom_texts
 from tests.conftest import ABSENT, SHARED
+from tests.measure.allocator.model import SyntheticAllocator, SyntheticOutOfMemoryError
+from tests.measure.allocator.oom_text import oom_text, pytorch_size
 from tests.measure.oom_samples import SAMPLES
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30

@@ -13,12 +13,19 @@ import pytest
 import kvcalc
 from kvcalc.core.errors import InputError, InvalidValueError, UnavailableError
 from kvcalc.core.lengths import Lengths
-from kvcalc.measure.probe import asked as asked_module
+from kvcalc.measure.probe import engine_query as asked_module
 from kvcalc.measure.probe import open_device
-from kvcalc.measure.probe.device import Contiguous, Decoded, DeviceFacts, Paged, Reading
-from kvcalc.measure.probe.findings import LEAK_LIMIT, found
-from kvcalc.measure.probe.layout import attention_layers, laid_out, twin_tensors
-from kvcalc.measure.probe.log import ProbeLog, as_json, from_json
+from kvcalc.measure.probe.device import (
+    Contiguous,
+    Decoded,
+    DeviceFacts,
+    Paged,
+    Reading,
+    attention_layers,
+    laid_out,
+    twin_tensors,
+)
+from kvcalc.measure.probe.findings import LEAK_LIMIT, ProbeLog, as_json, found, from_json
 from kvcalc.measure.probe.procedure import MAX_REQUESTS, Question, ask, measure
 from tests.cli.harness import call, is_fault, validate
 

@@ -11,10 +11,9 @@ import pytest
 import kvcalc
 from kvcalc.core.errors import InvalidValueError, UnavailableError
 from kvcalc.core.lengths import Lengths
-from kvcalc.measure.probe import host, numpy_device, open_device
-from kvcalc.measure.probe.device import Contiguous, Paged
+from kvcalc.measure.probe import numpy_device, open_device
+from kvcalc.measure.probe.device import Attention, Contiguous, Paged, available, resident
 from kvcalc.measure.probe.findings import found
-from kvcalc.measure.probe.layout import Attention
 from kvcalc.measure.probe.numpy_device import NumpyDevice
 from kvcalc.measure.probe.procedure import ask, measure
 from tests.cli.harness import call, is_fault, validate
@@ -180,15 +179,15 @@ def test_no_room() -> None:
 
 def test_what_the_host_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no system tells what is available, its size bounds a probe."""
-    free = host.available()
+    free = available()
     assert free is None or free > 2**20
 
     def nowhere(*_: object, **__: object) -> None:
         raise OSError
 
     monkeypatch.setattr("builtins.open", nowhere)
-    assert host.resident() is None
-    whole = host.available()
+    assert resident() is None
+    whole = available()
     if sys.platform != "win32":
         assert whole is not None
         assert free is None or whole >= free

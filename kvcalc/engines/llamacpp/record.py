@@ -35,6 +35,8 @@ class _LlamaCpp(Engine):
     plans_by_weights = True
     tensor_parallel = False
     shared_context = True
+    logs_devices = True
+    counts_tokens = True
     fewest_tokens = 256  # as many cells as llama.cpp has sequences at most
     free_setting = "device_memory"
 

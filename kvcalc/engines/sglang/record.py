@@ -59,6 +59,8 @@ class _Sglang(Engine):
     longer = _LONGER
     counts_stretched = False  # it takes max_position_embeddings as it stands
     two_nodes_of_ranks = True
+    logs_parts = True
+    page_block_size = True
     flags = _FLAGS
     values = {"fp8": "fp8_e4m3", "fp4": "fp4_e2m1"}
     variables = {name: name for name in _VARIABLES}

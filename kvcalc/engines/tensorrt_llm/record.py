@@ -29,6 +29,7 @@ _IN_CACHE_CONFIG = {
 
 class _TensorRtLlm(Engine):
     share = "free_gpu_memory_fraction"
+    page_block_size = True
     running = "max_batch_size"
     flags = _FLAGS
 

@@ -20,6 +20,8 @@ _FLAGS = {
 
 class _Tgi(Engine):
     running = "max_batch_size"
+    counts_tokens = True
+    kernels_set_blocks = True
     flags = _FLAGS
     values = {"fp8": "fp8_e4m3fn", "fp8_e4m3": "fp8_e4m3fn"}
     variables = {

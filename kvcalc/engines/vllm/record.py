@@ -54,6 +54,7 @@ class _Plugin(Engine):
     share = "gpu_memory_utilization"
     longer = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
     flags = _FLAGS
+    prints_as: str | None = "vllm"
 
     def default_share(self, version: str | None) -> float:
         """Return gpu_memory_utilization as a release has it unasked."""
@@ -148,6 +149,8 @@ def _vllm_speculation(words: Words) -> None:
 
 
 class _Vllm(_Plugin):
+    prints_as = None
+    logs_memory = True
     layer_partition = PARTITION
     unnamed_drafts = True
     variables = {name: name for name in (PARTITION, "VLLM_ALLOW_LONG_MAX_MODEL_LEN")}

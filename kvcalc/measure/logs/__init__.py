@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from kvcalc.measure.logs.answer import answered
-from kvcalc.measure.logs.compare import compared
-from kvcalc.measure.logs.reader import lines_of
+from kvcalc.measure.logs.answer import answered, compared
+from kvcalc.measure.logs.lines import lines_of
 from kvcalc.measure.logs.reading import ReadStart, chosen, read_start
 from kvcalc.measure.logs.resolve import Given
 from kvcalc.measure.logs.starts import Start, starts_of

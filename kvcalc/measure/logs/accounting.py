@@ -1,4 +1,4 @@
-"""Where the memory went by the log's own figures: sums that need no model.
+"""Where the memory went, by the figures of the log and beside what kvcalc would have said.
 
 Each rule is the engine's: what it takes from what. A sum is kept as a range, as every term of it
 is printed rounded.
@@ -6,14 +6,21 @@ is printed rounded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
 from math import ceil, floor
 
-from kvcalc.core.logs import Fact, Predicted
-from kvcalc.measure.logs.predict import span_text
+import msgspec
 
-__all__ = ["accounted", "graphs_given"]
+from kvcalc.core.answers import RankBudget
+from kvcalc.core.errors import KvcalcError
+from kvcalc.core.logs import Fact, LoggedTerm, Predicted
+from kvcalc.core.model import ModelSpec
+from kvcalc.engines.engine import Engine
+from kvcalc.measure.logs.engine_settings import Devices, on_device
+from kvcalc.measure.logs.predict import agrees, span_text
+
+__all__ = ["UNTOLD", "accounted", "excess", "graphs_given", "telling", "terms_of", "total_of"]
 
 _Facts = Mapping[str, Fact]
 _RESERVE = 150 * 2**20
@@ -262,3 +269,230 @@ def _tensorrt(facts: _Facts) -> Iterator[tuple[str, Predicted]]:
     span = floor((left[0] + given[0]) * part), ceil((left[1] + given[1]) * part)
     basis = "free_gpu_memory_fraction of what the peak leaves, without the cache it was measured by"
     yield "available_kv_cache", _bytes(span, basis)
+
+
+# --------------------------------------------------------------------- terms
+#
+# The memory of one GPU as the log tells it, beside what kvcalc would have said without the log.
+
+_LOGGED_TERMS = (
+    ("weights", ("weights_memory", "model_buffer")),
+    ("weights and other", ("consumed_memory",)),
+    ("activation", ("activation_memory",)),
+    ("graphs", ("graph_memory", "estimated_graph_memory")),
+    ("other", ("non_torch_memory",)),
+    ("compute buffers", ("compute_buffer",)),
+    ("cache", ("available_kv_cache", "pool_memory", "cache_size")),
+)
+"""Term -> the figures that may tell it, the one that is preferred first."""
+
+_PREDICTED = {
+    "weights": ("weights",),
+    "weights and other": ("weights", "context", "communication", "other"),
+    "activation": ("activation",),
+    "graphs": ("graphs",),
+    "other": ("context", "communication", "other"),
+    "compute buffers": ("activation",),
+}
+"""Term -> the terms of a capacity answer that are the same memory."""
+
+
+_LOOSE = 32 * 2**20
+"""A term is what the card's free memory fell by: segments of the allocator are inside it."""
+
+
+def total_of(facts: Mapping[str, Fact], budget: tuple[RankBudget, ...]) -> int | None:
+    """Return the card's memory: logged in the middle of its rounding, or the card's own."""
+    fact = facts.get("total_memory")
+    if fact is not None and isinstance(fact.low, int) and isinstance(fact.high, int):
+        return (fact.low + fact.high) // 2
+    return budget[0].total_bytes if budget else None
+
+
+def terms_of(
+    engine: Engine,
+    facts: Mapping[str, Fact],
+    budget: tuple[RankBudget, ...],
+    devices: Devices | None = None,
+    own: Mapping[str, tuple[int, int] | None] | None = None,
+) -> tuple[LoggedTerm, ...]:
+    """Return every term that the log or the card's budget tells.
+
+    Args:
+        engine: whose log it is.
+        facts: its figures.
+        budget: of the card; empty where none is known.
+        devices: device -> figure -> [least, most] bytes, where lines are of one device each.
+        own: term -> what a plan says of it, where that is another thing than the budget's.
+    """
+    first = budget[0] if budget else None
+    found = []
+    consumed = "consumed_memory" in facts
+    for name, figures in _LOGGED_TERMS:
+        if name in (("weights", "other") if consumed else ("weights and other",)):
+            continue
+        if name == ("activation" if engine.logs_devices else "compute buffers"):
+            continue  # llama.cpp's compute buffers are the activation of other engines
+        fact = next((facts[figure] for figure in figures if figure in facts), None)
+        logged = _range(fact)
+        source = "" if fact is None else f"line {fact.line}"
+        if engine.logs_parts and name in _OF_SGLANG:
+            logged = _sglang_term(facts, name) or logged
+        if engine.logs_devices and (told := on_device(name, devices or {}, facts)) is not None:
+            logged, source = told
+        predicted = None if first is None else _predicted(name, first)
+        predicted = (own or {}).get(name, predicted)
+        if logged is None and predicted is None:
+            continue
+        meets = (
+            None
+            if logged is None or predicted is None or _capped(engine, name, facts, predicted[0])
+            else logged[0] <= predicted[1] + _LOOSE and predicted[0] <= logged[1] + _LOOSE
+        )
+        found.append(
+            LoggedTerm(name=name, logged=logged, predicted=predicted, agrees=meets, source=source)
+        )
+    return tuple(found)
+
+
+def excess(terms: tuple[LoggedTerm, ...], total: int | None) -> int:
+    """Return by how many bytes what was logged is more than the card has; 0 where it is not."""
+    if not total:
+        return 0
+    return max(0, sum(term.logged[0] for term in terms if term.logged is not None) - total)
+
+
+def _range(fact: Fact | None) -> tuple[int, int] | None:
+    if fact is None or not isinstance(fact.low, int) or not isinstance(fact.high, int):
+        return None
+    return fact.low, fact.high
+
+
+def _capped(engine: Engine, term: str, facts: Mapping[str, Fact], least: int) -> bool:
+    """Whether SGLang's cache is smaller than memory allows: what is free beside it would do.
+
+    A number of tokens (--max-total-tokens) or of requests that was given keeps it so.
+    """
+    if not engine.logs_parts or term != "cache":
+        return False
+    pools, free = _sglang_term(facts, term), _range(facts.get("free_after_pool"))
+    return pools is not None and free is not None and pools[1] < least <= pools[1] + free[1]
+
+
+_OF_SGLANG = {
+    "weights": ("weights_memory",),
+    "graphs": (
+        *("graph_memory", "prefill_graph_memory", "draft_graph_memory"),
+        *("draft_extend_graph_memory", "draft_prefill_graph_memory"),
+    ),
+    "cache": ("k_size", "v_size", "kv_size", "conv_state", "ssm_state", "proposed_"),
+}
+"""Term -> how the figures of SGLang begin that are parts of it: of model, draft and states."""
+
+
+def _sglang_term(facts: Mapping[str, Fact], term: str) -> tuple[int, int] | None:
+    """Return a term of SGLang, whose model and draft have a line each; None where none is there."""
+    if term == "cache" and "available_kv_cache" in facts:
+        return None
+    spans = [
+        span
+        for name, fact in facts.items()
+        if name.startswith(_OF_SGLANG[term]) and (span := _range(fact)) is not None
+    ]
+    return (sum(low for low, _ in spans), sum(high for _, high in spans)) if spans else None
+
+
+def _predicted(name: str, budget: RankBudget) -> tuple[int, int] | None:
+    if name == "cache":
+        low, high = budget.cache_bytes
+        return low, high
+    names = _PREDICTED.get(name, ())
+    terms = [term for term in budget.terms if term.name in names]
+    if not terms:
+        return None
+    return sum(t.low_bytes for t in terms), sum(t.high_bytes for t in terms)
+
+
+# --------------------------------------------------------------------- evidence
+#
+# Which figures that agree could have disagreed: those alone speak for what kvcalc says.
+#
+# A number of blocks that is read from a log and multiplied back agrees for any model. So the start
+# is planned once more with models that it is not: one of three times the layers (no size that is
+# found by trying powers of two makes up for that), one of twice the width of a head. Where each
+# figure agrees with those as well, nothing speaks for the model. Where some do not, those count,
+# and so does a figure that agrees with what the other lines of the log alone give.
+
+UNTOLD = Fact(printed="", low=None, high=None, unit="text", line=0)
+"""A figure that stands for one that is asked about and not known."""
+
+_WIDTHS = ("head_dim", "v_head_dim", "kv_lora_rank")
+
+
+Predict = Callable[[ModelSpec, Mapping[str, Fact]], Mapping[str, Predicted]]
+"""Figures of another model, or of fewer facts, with what is derived from the log derived anew."""
+
+
+def telling(
+    model: ModelSpec,
+    facts: Mapping[str, Fact],
+    found: Mapping[str, Predicted],
+    predict: Predict,
+) -> frozenset[str]:
+    """Return the names of figures that agree and could have disagreed.
+
+    Args:
+        model: of the start.
+        facts: the log's figures.
+        found: kvcalc's.
+        predict: raises a KvcalcError where it cannot.
+    """
+    agreeing = {name for name, value in found.items() if name in facts
+                and agrees(facts[name], value)}  # fmt: skip
+    same = set(agreeing)
+    for other in _others(model):
+        if same:
+            same &= _agreeing(predict, other, facts, facts)
+    strong = agreeing - same
+    if not strong:
+        return frozenset()
+    for line in {facts[name].line for name in same}:
+        rest = {name: fact for name, fact in facts.items() if fact.line != line}
+        mine = {name for name in same if facts[name].line == line}
+        strong |= mine & _agreeing(predict, model, rest, facts)
+    return frozenset(strong)
+
+
+def _agreeing(
+    predict: Predict, model: ModelSpec, known: Mapping[str, Fact], facts: Mapping[str, Fact]
+) -> set[str]:
+    """Return the names of figures that agree with those of a model by what is known of the log."""
+    try:
+        told = predict(model, {**known})
+    except KvcalcError:
+        return set(facts) if known is facts else set()
+    return {name for name, value in told.items() if name in facts and agrees(facts[name], value)}
+
+
+_MORE = 3
+
+
+def _others(model: ModelSpec) -> Iterator[ModelSpec]:
+    yield msgspec.structs.replace(
+        model, layers=model.layers * _MORE, num_hidden_layers=model.num_hidden_layers * _MORE
+    )
+    wider = []
+    for run in model.layers:
+        caches = tuple(
+            msgspec.structs.replace(
+                cache,
+                **{
+                    name: 2 * size
+                    for name in _WIDTHS
+                    if isinstance(size := getattr(cache, name, None), int) and size
+                },
+            )
+            for cache in run.caches
+        )
+        wider.append(msgspec.structs.replace(run, caches=caches))
+    yield msgspec.structs.replace(model, layers=tuple(wider))

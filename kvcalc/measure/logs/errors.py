@@ -1,20 +1,257 @@
-"""Lines in which a process says that it ends: the error that came first is the reason.
+"""Lines in which a start fails: errors, the phase they belong to, signals and known causes.
 
-Engines write the error, then what it made fail ("Engine core initialization failed"), then the
-error again in the parent process. A line counts where it begins with an exception's name, as
-Python prints the last line of a traceback. A server that serves outlives most errors, which are a
-request's; what it does not outlive is said in lines of their own.
+A worker may be ahead of another by a line; what any of them has begun, all have.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import NamedTuple
 
 from kvcalc.core.errors import printable
-from kvcalc.measure.logs.known_errors import KNOWN_NEEDLES, Known, known_of
-from kvcalc.measure.logs.signals import SIGNAL_WORDS, signal_of
+from kvcalc.measure.logs.line_patterns import compiled
 
-__all__ = ["ERROR_WORDS", "Ending", "shortened", "whole"]
+__all__ = [
+    "ERROR_WORDS",
+    "FRAME_WORDS",
+    "KNOWN_NEEDLES",
+    "PHASES",
+    "SIGNAL_WORDS",
+    "Ending",
+    "Known",
+    "Signal",
+    "frame_of",
+    "inner",
+    "known_of",
+    "later",
+    "shortened",
+    "signal_of",
+    "whole",
+]
+
+PHASES = MappingProxyType(
+    {
+        "": "starting",
+        "loading": "loading the weights",
+        "profiling": "profiling a step",
+        "allocating": "allocating the cache",
+        "capturing": "capturing CUDA graphs",
+        "warming": "warming up",
+        "opening": "opening the API",
+        "serving": "serving",
+    }
+)
+"""Phase -> in words, in the order of a start."""
+
+_ORDER = {name: place for place, name in enumerate(PHASES)}
+
+_FRAMES = MappingProxyType(
+    {
+        "load_model": "loading",
+        "load_weights": "loading",
+        "create_weights": "loading",
+        "process_weights_after_loading": "loading",
+        "initialize_model": "loading",
+        "determine_available_memory": "profiling",
+        "determine_num_available_blocks": "profiling",
+        "profile_run": "profiling",
+        "profile_cudagraph_memory": "profiling",
+        "initialize_from_config": "allocating",
+        "initialize_kv_cache": "allocating",
+        "_allocate_kv_cache": "allocating",
+        "_allocate_kv_cache_tensors": "allocating",
+        "initialize_cache": "allocating",
+        "_init_cache_engine": "allocating",
+        "init_memory_pool": "allocating",
+        "capture_model": "capturing",
+        "_capture_cudagraphs": "capturing",
+        "capture_one_batch_size": "capturing",
+        "init_cuda_graphs": "capturing",
+        "init_device_graphs": "capturing",
+        "compile_or_warm_up_model": "warming",
+        "_dummy_sampler_run": "warming",
+        "run_busy_loop": "serving",
+        "event_loop_normal": "serving",
+        "event_loop_overlap": "serving",
+    }
+)
+"""Function of an engine -> the phase of a start that it belongs to."""
+
+FRAME_WORDS = tuple(f", in {name}" for name in _FRAMES)
+"""Of a traceback's line that names one of them."""
+
+_FRAME = re.compile(r"File \"[^\"\n]{1,300}\", line \d{1,6}, in (?P<name>\w{1,80})\b")
+_OUTER = ("serving", "warming")
+"""Phases whose functions call those of others, which then tell more."""
+
+
+def frame_of(text: str) -> str:
+    """Return the phase of the function that a traceback's line names; "" for none."""
+    match = _FRAME.search(text)
+    return _FRAMES.get(match["name"], "") if match else ""
+
+
+def later(one: str, other: str) -> str:
+    """Return the later of two phases."""
+    return max(one, other, key=_ORDER.__getitem__)
+
+
+def inner(found: str, frame: str) -> str:
+    """Return the phase of a traceback, whose outer frames come first, with one more of them."""
+    return frame if not found or found in _OUTER else found
+
+
+# --------------------------------------------------------------------- signals
+#
+# Lines that say that a process was ended by a signal: of shells, kernels, container engines.
+#
+# The host's kernel ends a process with signal 9 where its memory runs out, and so does a
+# container's limit; no line of the engine itself tells of it. 128 + a signal is a shell's exit
+# code, a negative one Python's.
+
+SIGNAL_WORDS = (
+    *("Killed", "SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "Segmentation fault"),
+    *("Bus error", "Aborted", "Illegal instruction"),
+    *("Fatal Python error", "exit code", "Exit Code", "exitcode", "exited with code"),
+    "exit status",
+)
+"""Of a line that may name a signal."""
+
+_NAMES = {4: "Illegal instruction", 6: "Aborted", 7: "Bus error", 9: "Killed",
+          11: "Segmentation fault"}  # fmt: skip
+_WORDS = {"SIGILL": 4, "SIGABRT": 6, "SIGBUS": 7, "SIGKILL": 9, "SIGSEGV": 11}
+_SHELL = r"(?:[^\s:]{1,80}: (?:line \d{1,9}: )?)?\s{0,16}(?:\[\d{1,4}\][+-]?\s{1,4})?"
+_BY_SHELL = re.compile(
+    _SHELL + r"(?:\d{1,9}\s{1,4})?(?P<name>Killed|Segmentation fault|Bus error|Aborted"
+    r"|Illegal instruction)(?:\s*$|\s*\(core dumped\)|\s{2})"
+)
+_BY_KERNEL = re.compile(r"Killed process \d{1,9}|\bOOMKilled\b(?!\"?\s*[:=]\s*\"?[Ff]alse)")
+_PYTHON = re.compile(r"Fatal Python error: (?P<name>.{1,120})")
+_SIGNAL = re.compile(r"(?<![Ss]ending )(?<![Ss]end )\b(?P<name>SIG(?:KILL|SEGV|ABRT|BUS|ILL))\b")
+_CODE = re.compile(
+    r"(?:[Ee]xit [Cc]ode|exitcode|exited with code|exit status)\"?[:=]?\s{0,2}(?P<code>-?\d{1,3})\b"
+)
+_LONG = 4_000  # characters of a line that are looked at
+_SHELLS = 128
+_KILL = 9
+
+
+class Signal(NamedTuple):
+    """A signal that ended a process.
+
+    Attributes:
+        told: its name, with the words that told it.
+        killed: it is the one that the host sends whose memory runs out.
+    """
+
+    told: str
+    killed: bool
+
+
+def signal_of(text: str) -> Signal | None:
+    """Return the signal that a line says a process was ended by; None for none.
+
+    >>> signal_of("exited with code 137")
+    Signal(told='Killed (exit code 137)', killed=True)
+    >>> signal_of("exited with code 1") is None
+    True
+    """
+    if not any(word in text for word in SIGNAL_WORDS):
+        return None
+    text = text[:_LONG]
+    if _BY_KERNEL.search(text):
+        by = "OOMKilled" if "OOMKilled" in text else "the kernel's out-of-memory killer"
+        return Signal(f"Killed ({by})", killed=True)
+    if found := _PYTHON.search(text):
+        return Signal(found["name"], killed=False)
+    if found := _BY_SHELL.match(text):
+        return Signal(found["name"], found["name"] == "Killed")
+    if found := _CODE.search(text):
+        code = int(found["code"])
+        number = -code if code < 0 else code - _SHELLS
+        name = _NAMES.get(number)
+        return None if name is None else Signal(f"{name} (exit code {code})", number == _KILL)
+    if found := _SIGNAL.search(text):
+        number = _WORDS[found["name"]]
+        return Signal(f"{_NAMES[number]} ({found['name']})", number == _KILL)
+    return None
+
+
+# --------------------------------------------------------------------- known errors
+#
+# Errors whose cause is known and is no matter of size, by what their lines say.
+#
+# A row of the table (known_errors.tsv) is a line's template, the cause in words, and what to
+# change. The more telling rows come first: of several lines around an end the one with the first
+# row tells the cause. A row that is marked `ends` ends a start where no exception is raised: a
+# command's own usage errors.
+
+
+class Known(NamedTuple):
+    """What an error's line says.
+
+    Attributes:
+        row: of the table: less is more telling.
+        cause: in words; "" where the error's own words say it.
+        cure: what to change.
+        ends: it ends the process, whatever the line begins with.
+    """
+
+    row: int
+    cause: str
+    cure: str
+    ends: bool = False
+
+
+class _Row(NamedTuple):
+    ends: bool
+    needle: str
+    expression: re.Pattern[str]
+    cause: str
+    cure: str
+
+
+@cache
+def _table() -> tuple[_Row, ...]:
+    text = files(__package__).joinpath("known_errors.tsv").read_text(encoding="utf-8")
+    return tuple(
+        _Row(ends == "ends", needle, compiled(template)[0], cause, cure)
+        for ends, needle, template, cause, cure in (
+            line.split("\t") for line in text.splitlines()[1:]
+        )
+    )
+
+
+KNOWN_NEEDLES = tuple(dict.fromkeys(row.needle for row in _table()))
+"""Of each line that the table tells the cause of."""
+
+
+def known_of(text: str) -> Known | None:
+    """Return what the table says of a line; None where it knows nothing of it.
+
+    >>> known_of("RuntimeError: No CUDA GPUs are available").cause
+    'no GPU is visible to the process'
+    """
+    text = text[:_LONG]
+    for number, row in enumerate(_table()):
+        if row.needle in text and (match := row.expression.search(text)):
+            told = {name: printable(value.rstrip(".,;: ")) for name, value in
+                    match.groupdict(default="").items()}  # fmt: skip
+            return Known(number, row.cause.format(**told), row.cure.format(**told), row.ends)
+    return None
+
+
+# --------------------------------------------------------------------- errors
+#
+# Lines in which a process says that it ends: the error that came first is the reason.
+#
+# Engines write the error, then what it made fail ("Engine core initialization failed"), then the
+# error again in the parent process. A line counts where it begins with an exception's name, as
+# Python prints the last line of a traceback. A server that serves outlives most errors, which are a
+# request's; what it does not outlive is said in lines of their own.
 
 ERROR_WORDS = (
     *("Error: ", "Exception: ", "failed to start", "Value error, "),

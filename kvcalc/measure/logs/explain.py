@@ -1,30 +1,251 @@
-"""Why a logged figure is not the predicted one: causes that are tried, not guessed.
+"""Why a figure of a log differs from the predicted one: settings and rules that the log leaves out.
 
-What was given against the log's own words comes first. Every other cause is a setting or rule that
-the log does not tell; it explains a difference where a plan with it gives every printed figure.
-Only the first that does is named, and as what may be where a single figure speaks for it: among so
-many causes one that is not may give one figure by chance.
+What the log states is no cause, whatever it would explain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import msgspec
 
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.logs import Difference, Fact, Predicted
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.engines import plan
-from kvcalc.measure.logs.causes import SPLIT, Cause, causes
-from kvcalc.measure.logs.explain_others import of_others
-from kvcalc.measure.logs.overrides import Override, undone
+from kvcalc.core.units import format_count
+from kvcalc.engines import engine_of, plan
 from kvcalc.measure.logs.predict import agrees, cache_budget, predicted, span_text
-from kvcalc.measure.logs.resolve import Resolved
+from kvcalc.measure.logs.resolve import Override, Resolved, undone
 from kvcalc.sizing.weights import weights_of
 
-__all__ = ["MAY_BE", "Explained", "differing", "explained"]
+__all__ = ["MAY_BE", "SPLIT", "Cause", "Explained", "causes", "differing", "explained", "of_others"]
+
+
+class Cause(NamedTuple):
+    """A cause: its name, in a sentence, and what it is planned with.
+
+    Attributes:
+        name: of the cause.
+        why: a sentence.
+        deployment: with the cause; None where no setting is it.
+        plan: of it, once it was tried.
+        model: None for the same.
+    """
+
+    name: str
+    why: str
+    deployment: Deployment | None = None
+    plan: CachePlan | None = None
+    model: ModelSpec | None = None
+
+
+def causes(
+    deployment: Deployment, stated: frozenset[str], releases: tuple[str, ...] = ()
+) -> Iterator[Cause]:
+    """Yield the causes that a log does not rule out, the likelier first.
+
+    Args:
+        deployment: of the start.
+        stated: settings that the log says, of which no other value is a cause.
+        releases: whose rules it may be of, where it does not say its own.
+    """
+    single = list(_single(deployment, stated))
+    # A switch that a log leaves out is likelier than a release whose rules are others.
+    yield from (cause for cause in single if cause.name in _FIRST)
+    for release in releases:
+        yield Cause(
+            "version's rules",
+            f"as vLLM {release} counts (the log does not say its version)",
+            msgspec.structs.replace(deployment, engine_version=release),
+        )
+    yield from (cause for cause in single if cause.name not in _FIRST)
+    yield from _pairs(deployment, stated)
+    for release in releases:
+        for cause in single:
+            if cause.deployment is not None:
+                changed = msgspec.structs.replace(cause.deployment, engine_version=release)
+                yield Cause(
+                    f"version's rules, {cause.name}", f"vLLM {release}, {cause.why}", changed
+                )
+
+
+SPLIT = "tensor parallel"
+"""The cause of which the weights on a rank tell too."""
+
+_FIRST = ("prefix caching",)
+"""Causes that are tried before another release is."""
+
+_UNTOLD: tuple[tuple[str, str, str, tuple[tuple[str, Any], ...]], ...] = (
+    *(
+        (
+            "prefix caching",
+            f"{'with' if on else 'without'} prefix caching, which sets a state's blocks",
+            "enable_prefix_caching",
+            (("enable_prefix_caching", on),),
+        )
+        for on in (True, False)
+    ),
+    *(
+        (
+            "draft layers",
+            f"with {method} and {count} proposed tokens, whose layers keep K and V too",
+            "speculative_method",
+            (("speculative_method", method), ("num_speculative_tokens", count)),
+        )
+        for method in ("mtp", "eagle")
+        for count in (1, 2, 3, 4)
+    ),
+    *(
+        (
+            "other KV dtype",
+            f"with a cache in {dtype}",
+            "kv_cache_dtype",
+            (("kv_cache_dtype", dtype),),
+        )
+        for dtype in ("fp8", "bfloat16", "float32")
+    ),
+    (
+        "steps in flight",
+        "with steps one after the other, for which windows keep less room",
+        "async_scheduling",
+        (("async_scheduling", False),),
+    ),
+    (
+        "no hybrid manager",
+        "without the hybrid manager: windows keep every token",
+        "disable_hybrid_kv_cache_manager",
+        (("disable_hybrid_kv_cache_manager", True),),
+    ),
+    *(
+        ("block size", f"with blocks of {size} tokens", "block_size", (("block_size", size),))
+        for size in (32, 64, 128, 256)
+    ),
+    *(
+        (
+            SPLIT,
+            f"over {size} GPUs",
+            "tensor_parallel_size",
+            (("tensor_parallel_size", size),),
+        )
+        for size in (2, 4, 8)
+    ),
+)
+"""Cause, its sentence, the setting that a log leaves out, and what it is then."""
+
+
+def _single(deployment: Deployment, stated: frozenset[str]) -> Iterator[Cause]:
+    """Yield settings that the log leaves out, one at a time."""
+    if deployment.kv_cache_dtype != "auto" and "kv_cache_dtype" not in stated:
+        why = f"with a cache in the model's own dtype, not in {deployment.kv_cache_dtype}"
+        own = msgspec.structs.replace(deployment, kv_cache_dtype="auto")
+        yield Cause("other KV dtype", why, own)
+    changed = deployment.changed()
+    for name, why, field, settings in _UNTOLD:
+        if field not in changed and field not in stated:
+            yield Cause(name, why, msgspec.structs.replace(deployment, **dict(settings)))
+
+
+def _pairs(deployment: Deployment, stated: frozenset[str]) -> Iterator[Cause]:
+    """Yield a cache dtype with prefix caching, with a draft, and with both: each sets the block."""
+    for dtype in _named("other KV dtype", deployment, stated):
+        for draft in _named("draft layers", dtype.deployment, stated):
+            yield _joined(dtype, draft)
+        for caching in _named("prefix caching", dtype.deployment, stated):
+            both = _joined(dtype, caching)
+            yield both
+            for draft in _named("draft layers", both.deployment, stated):
+                yield _joined(both, draft)
+
+
+def _named(name: str, deployment: Deployment | None, stated: frozenset[str]) -> Iterator[Cause]:
+    if deployment is not None:
+        yield from (cause for cause in _single(deployment, stated) if cause.name == name)
+
+
+def _joined(first: Cause, second: Cause) -> Cause:
+    why = f"{first.why} and {second.why}"
+    return Cause(f"{first.name}, {second.name}", why, second.deployment)
+
+
+# --------------------------------------------------------------------- explain others
+#
+# Causes of other engines than vLLM: what their lines leave out or count besides.
+
+_K_V = ("k_size", "v_size")
+_OLD_STEP, _STEP = 32, 256
+"""Cells that llama.cpp padded to until 2025, and that it pads to."""
+
+_DRAFTS = ("draft ", "mtp ")
+"""How the pools of a draft's context are named."""
+
+
+def of_others(
+    model: ModelSpec, made: CachePlan, facts: Mapping[str, Fact], names: list[str]
+) -> Cause | None:
+    """Name what other engines' lines are of."""
+    if (
+        engine_of(made.engine).logs_devices
+        and (padding := _padding(made, facts, names)) is not None
+    ):
+        return padding
+    if names == ["kv_buffer"] and (parts := _parts_of(made, facts["kv_buffer"])):
+        left = ", ".join(parts)
+        return Cause("draft layers", f"the lines that are here leave out the cache of: {left}")
+    drafts = sum(run.count for run in model.draft_layers)
+    if names == ["state_layers"] and facts["state_layers"].low == model.num_hidden_layers + drafts:
+        return Cause("draft layers", f"the line counts {drafts} of the file's draft layers as well")
+    spread = next((n for n in names if facts[n].spread is not None), None)
+    if spread is not None:
+        least, most = facts[spread].spread or ("", "")
+        return Cause("minimum over ranks", f"ranks logged {least} to {most}")
+    return None
+
+
+def _padding(made: CachePlan, facts: Mapping[str, Fact], names: list[str]) -> Cause | None:
+    """Say where a cache has cells that the rules of kvcalc's releases would have padded."""
+    size = facts.get("cache_size")
+    if size is None or size.low is None or not set(names) <= {"cache_size", "kv_buffer", *_K_V}:
+        return None
+    if "cache_size" not in names or len(made.rank.pools) != 1:
+        return None
+    (pool,) = made.rank.pools
+    held = pool.total_bytes(pool.units or 0)
+    cells = made.capacity(None).kv_cache_tokens
+    logged = round(Fraction(int(size.low) + int(size.high or 0), 2) * cells / max(1, held))
+    if not 0 < logged < cells or logged % _OLD_STEP or not logged % _STEP:
+        return None
+    if not size.low <= held * logged // cells <= (size.high or 0):
+        return None
+    why = f"the cache is of {format_count(logged)} cells, a multiple of {_OLD_STEP}"
+    return Cause("cells' padding", f"{why} and not of {_STEP}: an older release or a fork pads so")
+
+
+def _parts_of(made: CachePlan, fact: Fact) -> tuple[str, ...]:
+    """Return the drafts' pools without which the others are as large as logged; none if not."""
+    sizes: dict[str, int] = {}
+    for rank in made.ranks:
+        for pool in rank.pools:
+            if not pool.name.endswith("state"):
+                size = pool.total_bytes(pool.units or 0)
+                sizes[pool.name] = sizes.get(pool.name, 0) + size
+    drafts = tuple(name for name in sizes if name.startswith(_DRAFTS))
+    rest = sum(size for name, size in sizes.items() if name not in drafts)
+    low, high = fact.low, fact.high
+    return drafts if low is not None and high is not None and low <= rest <= high else ()
+
+
+# --------------------------------------------------------------------- explain
+#
+# Why a logged figure is not the predicted one: causes that are tried, not guessed.
+#
+# What was given against the log's own words comes first. Every other cause is a setting or rule
+# that the log does not tell; it explains a difference where a plan with it gives every printed
+# figure. Only the first that does is named, and as what may be where a single figure speaks for it:
+# among so many causes one that is not may give one figure by chance.
 
 MAY_BE = "may be: "
 """Before the sentence of a cause for which a single figure speaks."""
@@ -171,7 +392,8 @@ def _untold(
     names: list[str],
 ) -> Cause | None:
     """Return the first cause that the log does not tell and that gives every figure."""
-    if deployment.engine not in ("vllm", "vllm-ascend", "vllm-tpu"):
+    engine = engine_of(deployment.engine)
+    if not (engine.logs_memory or engine.prints_as):
         return of_others(model, made, facts, names)
     ranks = _of_ranks(deployment, made, facts)
     if ranks is not None:

@@ -25,7 +25,7 @@ from kvcalc.core.memory import MemoryBudget
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.visible import visible
-from kvcalc.engines import plan
+from kvcalc.engines import engine_of, plan
 from kvcalc.engines.changes import Change
 from kvcalc.measure.logs.predict import cache_budget
 from kvcalc.sizing.figures import figures
@@ -172,7 +172,7 @@ def measured(
         quantization: of them, where it is given.
     """
     span = cache_budget(made, facts)
-    if span is None or deployment.engine != "vllm":
+    if span is None or not engine_of(deployment.engine).logs_memory:
         return None
     given = deployment.kv_cache_memory_bytes is not None
     terms = {

@@ -14,14 +14,13 @@ from kvcalc.core.logs import Fact, Named
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_number_of
-from kvcalc.engines import plan
-from kvcalc.measure.logs.catalogue import BY_ENGINE
-from kvcalc.measure.logs.derived import derived
+from kvcalc.engines import ENGINES, engine_of, plan
 from kvcalc.measure.logs.engine_settings import DRAFTED
 from kvcalc.measure.logs.errors import shortened
-from kvcalc.measure.logs.reader import file_name, lines_of
+from kvcalc.measure.logs.lines import file_name, lines_of
+from kvcalc.measure.logs.predict import derived
 from kvcalc.measure.logs.resolve import NOTHING, Given, Resolved, preset_of, resolved
-from kvcalc.measure.logs.starts import Start, starts_of
+from kvcalc.measure.logs.starts import BY_ENGINE, NO_ENGINE, Start, starts_of
 from kvcalc.models.presets import load_model_preset
 
 __all__ = ["ReadStart", "chosen", "read_start", "with_derived"]
@@ -167,7 +166,11 @@ def _but(found: Resolved, **settings: Any) -> Resolved:
 def _engines_agree(start: Start, given: Given, file: str) -> None:
     """Refuse an engine that is given and whose log it is not."""
     asked = given.engine
-    if asked is None or asked == start.engine or asked in _PLUGINS.get(start.engine, ()):
+    if asked is None or asked == start.engine:
+        return
+    if start.engine in NO_ENGINE and asked == "none":
+        return
+    if asked in ENGINES and engine_of(asked).prints_as == start.engine:
         return
     raise InputError(
         f"these are lines of {start.engine}, and --engine says {asked}",
@@ -176,18 +179,14 @@ def _engines_agree(start: Start, given: Given, file: str) -> None:
     )
 
 
-_PLUGINS = {"vllm": ("vllm-ascend", "vllm-tpu"), "pytorch": ("none",), "unknown": ("none",)}
-"""Engine whose lines they are -> engines that print the same."""
-
-
 def _with_settings(start: Start) -> dict[str, Fact]:
     """Return the figures of a start, with one that stands among its arguments alone."""
     facts = start.facts()
     swap = start.settings.text("swap_space")
-    if start.engine == "vllm" and swap is not None and "swap_space_bytes" not in facts:
+    if swap is not None and "swap_space_bytes" not in facts:
         facts |= _swap_space(swap, start.settings["swap_space"].line)
     share = start.settings.part("mem_fraction_static")
-    if start.engine == "sglang" and share is not None and "mem_fraction_static" not in facts:
+    if share is not None and "mem_fraction_static" not in facts:
         said = start.settings["mem_fraction_static"]
         facts["mem_fraction_static"] = Fact(
             printed=said.value, low=share, high=share, unit="share", line=said.line
@@ -215,7 +214,7 @@ def with_derived(found: Resolved, model: ModelSpec, facts: Mapping[str, Fact]) -
         args = {**deployment.engine_args, more.name: more.value}
         deployment = msgspec.structs.replace(deployment, engine_args=args)
     else:
-        if found.deployment.engine == "tgi":  # its kernels decide it
+        if engine_of(found.deployment.engine).kernels_set_blocks:
             deployment = msgspec.structs.replace(deployment, block_size=None)
         deployment = msgspec.structs.replace(deployment, **{more.name: more.value})
     named = Named(name=more.name, value=str(more.value), source=more.source)

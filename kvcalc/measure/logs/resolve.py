@@ -1,34 +1,238 @@
-"""From a start's lines to the model and deployment that it was: what is given comes first.
-
-A log's model is looked up among the presets by its name; a path in a log is of another machine
-and is never opened.
-"""
+"""From the lines of a start to the model and deployment that it was."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from kvcalc.core.attention import FullAttention, SlidingWindow
 from kvcalc.core.deployment import Deployment, GpuSpec
+from kvcalc.core.dtypes import cache_dtype
 from kvcalc.core.errors import KvcalcError
+from kvcalc.core.layers import LayerRun
 from kvcalc.core.logs import Fact, Named
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines import release_warning
-from kvcalc.measure.logs.dated import release_of
 from kvcalc.measure.logs.engine_settings import settings_from, stated_by
 from kvcalc.measure.logs.errors import shortened
-from kvcalc.measure.logs.gguf_lines import model_of
-from kvcalc.measure.logs.overrides import Override, foreign, overrides
-from kvcalc.measure.logs.starts import Start
+from kvcalc.measure.logs.release_guess import release_of
+from kvcalc.measure.logs.starts import NO_ENGINE, Start
+from kvcalc.models.gguf import model_of_entries
 from kvcalc.models.presets import alias_index, load_gpu, load_model_preset
+from kvcalc.models.shape import shape_model
 
-__all__ = ["NOTHING", "NO_ENGINE", "Given", "Resolved", "preset_of", "resolved"]
+__all__ = [
+    "NOTHING",
+    "Given",
+    "Override",
+    "Resolved",
+    "foreign",
+    "model_of",
+    "overrides",
+    "preset_of",
+    "resolved",
+    "undone",
+]
+
+_KEY = re.compile(r"(?P<type>\w+)(?:\[(?P<of>\w+),\s?(?P<length>\d+)\])? (?P<key>[\w.-]+)")
+_WHOLE = frozenset({"u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"})
+
+
+def model_of(start: Start, notes: list[str]) -> ModelSpec | None:
+    """Return the model of a start of llama.cpp; None where its lines do not tell enough."""
+    entries = _entries(start)
+    if "general.architecture" in entries:
+        try:
+            return model_of_entries(entries, "the log's key-values")
+        except KvcalcError as error:
+            told = f"the log's key-values are not enough for the model: {error.message}"
+            found = _by_shape(start)
+            if found is None:
+                notes.append(told)
+            return found
+    return _by_shape(start)
+
+
+def _by_shape(start: Start) -> ModelSpec | None:
+    try:
+        return _shape(start.facts())
+    except KvcalcError:
+        return None
+
+
+def _entries(start: Start) -> dict[str, bool | int | float | str | tuple[int, ...]]:
+    found: dict[str, bool | int | float | str | tuple[int, ...]] = {}
+    for name, setting in start.settings.items():
+        match = _KEY.fullmatch(name)
+        if match is None:
+            continue
+        value = _value(match["of"] or match["type"], setting.value, listed=match["of"] is not None)
+        if value is None:
+            continue
+        if isinstance(value, tuple) and len(value) != int(match["length"]):
+            continue  # printed with "..." in it
+        found[match["key"]] = value
+    return found
+
+
+def _value(kind: str, text: str, *, listed: bool) -> bool | int | str | tuple[int, ...] | None:
+    if listed:
+        inside = text.strip("[] ")
+        parts = [part.strip() for part in inside.split(",")]
+        if kind == "bool" and all(part in ("true", "false") for part in parts):
+            return tuple(int(part == "true") for part in parts)
+        if kind in _WHOLE and all(re.fullmatch(r"-?\d{1,18}", part) for part in parts):
+            return tuple(int(part) for part in parts)
+        return None
+    if kind == "bool":
+        return {"true": True, "false": False}.get(text)
+    if kind in _WHOLE:
+        return int(text) if re.fullmatch(r"-?\d{1,18}", text) else None
+    return text if kind == "str" else None
+
+
+def _shape(facts: dict[str, Fact]) -> ModelSpec | None:
+    """Return a model of equal layers, or of some with a window, where the lines say so."""
+
+    def whole(name: str) -> int | None:
+        low = facts[name].low if name in facts else None
+        return low if isinstance(low, int) else None
+
+    layers, heads = whole("n_layer"), whole("n_head_kv")
+    width, v_width = whole("n_embd_head_k"), whole("n_embd_head_v")
+    keys, window = whole("n_embd_k_gqa"), whole("n_swa")
+    if not layers or not heads or not width or "state_size" in facts:
+        return None
+    if keys is not None and keys != heads * width:
+        return None
+    longest = whole("n_ctx_train")
+    if not window:
+        return shape_model(layers, heads, width, v_width, max_position_embeddings=longest)
+    full, windows = whole("cache_layers"), whole("cache_layers_2")
+    if not full or not windows or full + windows != layers or "cells_window" not in facts:
+        return None
+    # One cache is of the layers that keep every token, the other of those with a window.
+    every = FullAttention(num_kv_heads=heads, head_dim=width, v_head_dim=v_width)
+    sliding = SlidingWindow(
+        num_kv_heads=heads, head_dim=width, v_head_dim=v_width, sliding_window=window
+    )
+    return ModelSpec(
+        name=f"{full} layers and {windows} windows of {window}, {heads} KV heads x {width}",
+        num_hidden_layers=layers,
+        dtype="bfloat16",
+        layers=(
+            LayerRun(count=full, caches=(every,)),
+            LayerRun(count=windows, caches=(sliding,)),
+        ),
+        max_position_embeddings=longest,
+    )
+
+
+# --------------------------------------------------------------------- overrides
+#
+# What was given against what the log itself says: each is told, and can be undone.
+
+
+class Override(NamedTuple):
+    """Something given that stands for another thing that the log says.
+
+    Attributes:
+        kind: of what.
+        name: of the setting; `model`.
+        given: as given.
+        logged: what the log says instead.
+        value: the same, as kvcalc takes it.
+    """
+
+    kind: Literal["setting", "argument", "model"]
+    name: str
+    given: str
+    logged: str
+    value: Any
+
+    @property
+    def told(self) -> str:
+        """The contradiction in a sentence."""
+        return f"{self.name} {self.given} is given, where the log says {self.logged}"
+
+
+def overrides(
+    fields: Mapping[str, tuple[Any, str]],
+    args: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    given_args: Mapping[str, Any],
+) -> Iterator[Override]:
+    """Yield the settings and arguments that are given as something else than the log says."""
+    for name, (logged, _) in fields.items():
+        if logged is not None and name in settings and not _same(logged, settings[name]):
+            yield Override("setting", name, _shown(settings[name]), _shown(logged), logged)
+    for name, logged in args.items():
+        if name in given_args and not _same(logged, given_args[name]):
+            yield Override("argument", name, _shown(given_args[name]), _shown(logged), logged)
+
+
+def undone(
+    model: ModelSpec, deployment: Deployment, some: Sequence[Override]
+) -> tuple[ModelSpec, Deployment]:
+    """Return a model and deployment with what the log says for what was given."""
+    args = dict(deployment.engine_args)
+    settings = {}
+    for one in some:
+        if one.kind == "model":
+            model = one.value
+        elif one.kind == "argument":
+            args[one.name] = one.value
+        else:
+            settings[one.name] = one.value
+    try:
+        return model, msgspec.structs.replace(deployment, **settings, engine_args=args)
+    except KvcalcError:
+        return model, deployment
+
+
+def foreign(architecture: str, model: ModelSpec) -> str:
+    """Return what speaks against a model where the log names another architecture; "" if nothing.
+
+    >>> from kvcalc.models.presets import load_model_preset
+    >>> foreign("GptOssForCausalLM", load_model_preset("opt-13b").spec)
+    "the log's architecture is GptOssForCausalLM, and opt-13b is a OPTForCausalLM"
+    """
+    mine = model.architecture
+    if mine is None or _family(mine) == _family(architecture):
+        return ""
+    return f"the log's architecture is {architecture:.80}, and {model.name} is a {mine}"
+
+
+def _family(architecture: str) -> str:
+    """Return an architecture without what it is for, and without a text or picture part's name."""
+    return architecture.partition("For")[0].replace("_", "").lower().removesuffix("text")
+
+
+def _same(logged: Any, given: Any) -> bool:
+    if logged == given or _shown(logged) == _shown(given):
+        return True
+    try:
+        return cache_dtype(str(logged)).name == cache_dtype(str(given)).name
+    except KvcalcError:
+        return False
+
+
+def _shown(value: Any) -> str:
+    return value.name if isinstance(value, (ModelSpec, GpuSpec)) else f"{value!s:.60}"
+
+
+# --------------------------------------------------------------------- resolve
+#
+# From a start's lines to the model and deployment that it was: what is given comes first.
+#
+# A log's model is looked up among the presets by its name; a path in a log is of another machine
+# and is never opened.
 
 
 class Given(NamedTuple):
@@ -51,9 +255,6 @@ class Given(NamedTuple):
     folders: Sequence[Path] = ()
     engine: str | None = None
 
-
-NO_ENGINE = ("pytorch", "unknown")
-"""Whose lines a start is of where no engine's are in it: an out-of-memory text, a known error."""
 
 NOTHING = Given()
 """Nothing given: the log alone."""
@@ -126,7 +327,7 @@ def resolved(start: Start, facts: Mapping[str, Fact], given: Given) -> Resolved:
         shown = value.name if isinstance(value, (ModelSpec, GpuSpec)) else str(value)
         named.append(Named(name=name, value=shown, source="given"))
     own.update(given.args)
-    if start.engine == "llama.cpp":
+    if start.record.logs_devices:
         _as_it_came_out(own)
     deployment = msgspec.structs.replace(deployment, **{**given.settings, "engine_args": own})
     if isinstance(deployment.gpu, str):
@@ -163,7 +364,7 @@ def _gpu_named(
 
 
 def _as_it_came_out(args: dict[str, Any]) -> None:
-    """Let llama.cpp's plan change nothing anew: its log shows what it chose."""
+    """Let a plan change nothing anew: the log shows what the engine chose."""
     args.setdefault("fit", "off")
     if args.get("parallel") == 1:
         args.setdefault("kv_unified", True)  # some builds make four slots of one
@@ -227,7 +428,7 @@ def _logged_model(start: Start, given: Given) -> ModelSpec | None:
     """Return the model that the log itself tells where another is given; None for none."""
     if given.model is None:
         return None
-    found = model_of(start, []) if start.engine == "llama.cpp" else None
+    found = model_of(start, []) if start.record.loads_gguf else None
     name = start.settings.text(*_NAMES)
     return found or (None if name is None else _preset(name, given.folders)[0])
 
@@ -236,7 +437,7 @@ def _model(start: Start, given: Given, named: list[Named], notes: list[str]) -> 
     if given.model is not None:
         named.append(Named(name="model", value=given.model.name, source="given"))
         return given.model
-    if start.engine == "llama.cpp":
+    if start.record.loads_gguf:
         found = model_of(start, notes)
         if found is not None:
             named.append(Named(name="model", value=found.name, source="the log's key-values"))

@@ -1,30 +1,169 @@
-"""From lines to starts: which lines belong to one start of one server, and what each one tells.
-
-Lines of several containers, ranks and engines may be mixed. A start is of one container and one
-engine; the next begins with a line that this one has had already, by the same process, once it was
-sized or had failed; with a line that a process prints once a start; or with another process of the
-same name.
-"""
+"""From lines to starts: which lines belong to one start of one server, and what each one gives."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from math import gcd
 
 from kvcalc.core.finding_codes import FINDING_CODES
 from kvcalc.core.logs import Fact
-from kvcalc.measure.logs.catalogue import OOM_WORDS, matters, shapes_near
-from kvcalc.measure.logs.errors import ERROR_WORDS, Ending
-from kvcalc.measure.logs.facts import Said, fact_of
-from kvcalc.measure.logs.known_errors import known_of
-from kvcalc.measure.logs.phases import FRAME_WORDS, frame_of, inner, later
-from kvcalc.measure.logs.prefixes import Stripped, strip, unfolded
-from kvcalc.measure.logs.settings import Settings, settings_of
-from kvcalc.measure.logs.shapes import Shape, read
-from kvcalc.measure.logs.signals import signal_of
+from kvcalc.engines import engine_of
+from kvcalc.engines.engine import Engine
+from kvcalc.measure.logs.errors import (
+    ERROR_WORDS,
+    FRAME_WORDS,
+    Ending,
+    frame_of,
+    inner,
+    known_of,
+    later,
+    signal_of,
+)
+from kvcalc.measure.logs.line_patterns import Said, Shape, fact_of, read, shape
+from kvcalc.measure.logs.lines import Stripped, strip, unfolded
+from kvcalc.measure.logs.other_lines import (
+    EXLLAMA,
+    LLAMACPP,
+    LMDEPLOY,
+    MLC,
+    SGLANG,
+    TENSORRT_LLM,
+    TGI,
+)
+from kvcalc.measure.logs.settings import MARKS, Settings, settings_of
+from kvcalc.measure.logs.vllm_lines import VLLM, VLLM_REFUSALS
 
-__all__ = ["Start", "starts_of"]
+__all__ = [
+    "BY_ENGINE",
+    "COMMON",
+    "NEEDLES",
+    "NO_ENGINE",
+    "OOM_WORDS",
+    "SHAPES",
+    "Start",
+    "matters",
+    "shapes_near",
+    "starts_of",
+]
+
+BY_ENGINE: dict[str, tuple[Shape, ...]] = {
+    "vllm": (*VLLM, *VLLM_REFUSALS),
+    "sglang": SGLANG,
+    "llama.cpp": LLAMACPP,
+    "tensorrt-llm": TENSORRT_LLM,
+    "lmdeploy": LMDEPLOY,
+    "tgi": TGI,
+    "mlc-llm": MLC,
+    "exllamav2": EXLLAMA,
+}
+"""kvcalc's name of an engine -> the shapes of its lines."""
+
+COMMON: tuple[Shape, ...] = (
+    shape("pplication startup complete", "Application startup complete", says="ready",
+          phase="serving", joins=True),
+    shape("vicorn running on", "Uvicorn running on http", says="ready", phase="serving",
+          joins=True),
+    shape("is fired up and ready", "The server is fired up and ready", says="ready",
+          phase="serving", joins=True),
+)  # fmt: skip
+"""Lines of the servers that engines are built on: a start that is there serves."""
+
+OOM_WORDS = (
+    "Tried to allocate",
+    "out of memory",
+    "OutOfMemoryError",
+    "reserved by PyTorch but unallocated",
+)
+"""Of a line that belongs to an out-of-memory text."""
+
+
+def _needles() -> tuple[str, ...]:
+    """Return the needles of all shapes and settings, without those that hold another."""
+    found = {one.needle for shapes in (*BY_ENGINE.values(), COMMON) for one in shapes}
+    found |= {*MARKS, *OOM_WORDS, *ERROR_WORDS, *FRAME_WORDS}
+    return tuple(sorted(word for word in found if not any(w != word and w in word for w in found)))
+
+
+_STEP = 4
+"""Letters of a piece: each needle of twice as many, less one, has one at a whole number of them."""
+_SHORTEST = 2 * _STEP - 1
+
+_COMMON = """
+INFO: 10.0.0.1:12345 - "POST /v1/chat/completions HTTP/1.1" 200 OK  GET /health /metrics
+INFO 10-03 08:00:00 [loggers.py:1] Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg generation
+throughput: 1.0 tokens/s, Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.1%, Prefix cache
+hit rate: 0.0% Decode batch. #running-req: 1, #token: 100, token usage: 0.01, gen throughput
+(token/s): 100.0, #queue-req: 0 slot print_timing: id 0 | task 1 | prompt eval time = 1.00 ms / 1
+tokens per second total time, n_tokens = update_slots: params_from_: srv log_server_r: request: POST
+"""
+"""What the lines of a server that serves are made of: most lines of most logs."""
+
+
+class _Index:
+    """Which of many words a line may have: those of which it has a piece, and the short ones.
+
+    A line is cut at every fourth letter; wherever a word begins, some of the line's pieces lie
+    whole within it. Of these the one that is in no common line is kept. So a line costs its
+    length, not the number of words.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._at: dict[str, list[int]] = {}
+        self._always: list[int] = []
+        for number, word in enumerate(words):
+            if len(word) < _SHORTEST:
+                self._always.append(number)
+                continue
+            for first in range(_STEP):
+                cut = [word[i : i + _STEP] for i in range(first, len(word) - _STEP + 1, _STEP)]
+                best = min(cut, key=lambda piece: (piece in _COMMON, piece not in self._at))
+                if number not in self._at.setdefault(best, []):
+                    self._at[best].append(number)
+        self._pieces = frozenset(self._at)
+
+    def near(self, line: str) -> list[int]:
+        """Return the numbers of the words that a line may have, in their order."""
+        pieces = self._pieces.intersection(
+            [line[i : i + _STEP] for i in range(0, len(line), _STEP)]
+        )
+        if not pieces:
+            return self._always
+        return sorted({*self._always, *(number for one in pieces for number in self._at[one])})
+
+
+NEEDLES = _needles()
+SHAPES: tuple[tuple[str, Shape], ...] = (
+    *((engine, one) for engine, shapes in BY_ENGINE.items() for one in shapes),
+    *(("", one) for one in COMMON),
+)
+"""The shapes with their engines; "" of those that belong to whatever start is there."""
+
+_OF_NEEDLES = _Index(NEEDLES)
+_OF_SHAPES = _Index([one.needle for _, one in SHAPES])
+
+
+def matters(line: str) -> bool:
+    """Whether a line may tell something; most lines of a serving log cannot."""
+    return any(NEEDLES[number] in line for number in _OF_NEEDLES.near(line))
+
+
+def shapes_near(text: str) -> Iterator[tuple[int, str, Shape]]:
+    """Yield number, engine and shape of those whose needle a line has."""
+    for number in _OF_SHAPES.near(text):
+        engine, one = SHAPES[number]
+        if one.needle in text:
+            yield number, engine, one
+
+
+# --------------------------------------------------------------------- starts
+#
+# From lines to starts: which lines belong to one start of one server, and what each one tells.
+#
+# Lines of several containers, ranks and engines may be mixed. A start is of one container and one
+# engine; the next begins with a line that this one has had already, by the same process, once it
+# was sized or had failed; with a line that a process prints once a start; or with another process
+# of the same name.
 
 _MOST_READINGS = 1024  # of one figure: more processes than any start has
 _MOST_STARTS = 10_000
@@ -46,6 +185,10 @@ _LONG = 4_000  # characters of an out-of-memory line that are kept
 
 _WORKER = re.compile(r"(?:^|[ _])(?:TP|PP|EP|DCP|PCP)\d|rank=\d|^RayWorker|^VllmWorkerProcess")
 """The name of a process that is one of several ranks of a start."""
+
+
+NO_ENGINE = ("pytorch", "unknown")
+"""Whose lines a start is of where no engine's are in it: an out-of-memory text, a known error."""
 
 
 class Start:
@@ -93,6 +236,13 @@ class Start:
         self._keep: dict[str, str] = {}
         self._said: set[tuple[str, int]] = set()
         self._counts: dict[tuple[str, int], int] = {}
+
+    @property
+    def record(self) -> Engine:
+        """The engine as the other rooms see it."""
+        if self.engine in NO_ENGINE:
+            return Engine(self.engine)
+        return engine_of(self.engine)
 
     @property
     def version(self) -> str | None:
@@ -365,22 +515,22 @@ def _take_shapes(
 ) -> str:
     """Take what a line tells by every shape that it has; the engine whose line it is."""
     text, engine_here = stripped.text, ""
-    for shape_id, engine, shape in shapes_near(text):
-        if not shape.expression.search(text):
+    for shape_id, engine, found in shapes_near(text):
+        if not found.expression.search(text):
             continue
-        if shape.joins:
+        if found.joins:
             there = _latest(open_, stripped.source)
             if there is not None and engine in ("", there.engine):
-                there.add(shape_id, shape, stripped, number)
+                there.add(shape_id, found, stripped, number)
             continue
         key = (stripped.source, engine)
         start = open_.get(key)
-        if start is not None and start.ends_before(shape_id, shape, stripped):
+        if start is not None and start.ends_before(shape_id, found, stripped):
             done.append(start)
             start = None
         if start is None:
             start = open_[key] = Start(engine, stripped.source, number)
-        start.add(shape_id, shape, stripped, number)
+        start.add(shape_id, found, stripped, number)
         engine_here = engine
     return engine_here
 

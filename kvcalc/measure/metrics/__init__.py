@@ -10,22 +10,41 @@ import msgspec
 from kvcalc.core.errors import InputError
 from kvcalc.core.server_metrics import ServerMetrics, WasteNow, said_name
 from kvcalc.core.units import format_count, format_number_of, format_ratio
-from kvcalc.measure.metrics import llamacpp, sglang, tensorrt_llm, tgi, vllm
-from kvcalc.measure.metrics.series import Series
+from kvcalc.engines import engine_of
+from kvcalc.measure.metrics.pages import (
+    LLAMACPP_PREFIX,
+    SGLANG_PREFIX,
+    TENSORRT_LLM_PREFIX,
+    TGI_PREFIX,
+    TRITON_PREFIX,
+    VLLM_PREFIX,
+    Series,
+    read_llamacpp,
+    read_sglang,
+    read_tensorrt_llm,
+    read_tgi,
+    read_vllm,
+    vllm_settings,
+)
 from kvcalc.measure.prometheus import Page, parse
 from kvcalc.models.text import printable
 
 __all__ = ["Reading", "judged", "read_metrics"]
 
 _READERS: dict[str, Callable[[Series], list[ServerMetrics]]] = {
-    vllm.PREFIX: vllm.read,
-    sglang.PREFIX: sglang.read,
-    llamacpp.PREFIX: llamacpp.read,
-    tgi.PREFIX: tgi.read,
-    tensorrt_llm.PREFIX: tensorrt_llm.read,
-    tensorrt_llm.TRITON: tensorrt_llm.read,
+    VLLM_PREFIX: read_vllm,
+    SGLANG_PREFIX: read_sglang,
+    LLAMACPP_PREFIX: read_llamacpp,
+    TGI_PREFIX: read_tgi,
+    TENSORRT_LLM_PREFIX: read_tensorrt_llm,
+    TRITON_PREFIX: read_tensorrt_llm,
 }
 """Beginning of the names of an engine's metrics (`:` written as `_`) -> its reader."""
+
+_SETTINGS: dict[str, Callable[[Series, Sequence[str | None]], list[dict[str, str]]]] = {
+    VLLM_PREFIX: vllm_settings
+}
+"""The same beginning -> what reads settings of the server from the page, where it has them."""
 
 _MOST_NAMES = 3
 _MOST_REFUSED = 10
@@ -70,9 +89,9 @@ def read_metrics(text: str, *, strict: bool = False, where: str = "") -> Reading
         series = Series((s for s in page.samples if s.name in mine), refused)
         found = reader(series)
         servers += found
-        is_vllm = bool(found) and found[0].engine == "vllm"
+        told = _SETTINGS.get(prefix)
         replicas = [one.replica for one in found]
-        settings += vllm.settings(series, replicas) if is_vllm else [{} for _ in found]
+        settings += [{} for _ in found] if told is None else told(series, replicas)
     if not servers:
         some = list(names)[:_MOST_NAMES]
         raise InputError(
@@ -137,7 +156,7 @@ def _waste(server: ServerMetrics, given: int | None) -> WasteNow | None:
     block, used, running = server.block_size, server.blocks_used, server.running
     whole_blocks = server.block_tokens_are_capacity is not False
     held = used * block if used is not None and block and whole_blocks else None
-    if held is None and server.engine in ("llama.cpp", "tgi"):
+    if held is None and engine_of(server.engine).counts_tokens:
         held = server.tokens_used
     tail = None
     if running is not None and block and whole_blocks:

@@ -20,9 +20,16 @@ from numpy.typing import NDArray
 
 from kvcalc.core.errors import InvalidValueError, UnavailableError
 from kvcalc.core.units import format_bytes, format_count
-from kvcalc.measure.probe import host
-from kvcalc.measure.probe.device import Contiguous, Decoded, DeviceFacts, Paged, Reading
-from kvcalc.measure.probe.layout import Attention
+from kvcalc.measure.probe.device import (
+    Attention,
+    Contiguous,
+    Decoded,
+    DeviceFacts,
+    Paged,
+    Reading,
+    available,
+    resident,
+)
 
 __all__ = ["NumpyDevice"]
 
@@ -73,7 +80,7 @@ class NumpyDevice:
     def read(self) -> Reading:
         """Return bytes of the arrays, and what the system counts."""
         storage = sum(array.nbytes for array in self._held.values())
-        return Reading(storage=storage, process=host.resident(), free=host.available())
+        return Reading(storage=storage, process=resident(), free=available())
 
     def allocate(self, size: int) -> Array:
         """Allocate bytes of zeros, as engines allocate their pools."""

@@ -1,4 +1,4 @@
-"""NVIDIA's management library through ctypes: what the driver counts, by card and by process.
+"""What the NVIDIA driver counts on each GPU, and its probe results.
 
 Figures of nvml.h: memory information of version 2 tells what is reserved apart, which `used` of
 version 1 includes. What a process uses is not told under Windows' display model, and in containers
@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kvcalc.core.errors import UnavailableError
+from kvcalc.core.probed import MeasuredBytes, ProbeResult
+from kvcalc.core.units import format_bytes
 
-__all__ = ["Card", "cards", "process_bytes"]
+__all__ = ["Card", "cards", "driver_results", "process_bytes"]
 
 _LIBRARIES = {"win32": ("nvml.dll",)}
 _UNIX = ("libnvidia-ml.so.1", "libnvidia-ml.so")
@@ -172,4 +174,46 @@ def _processes(nvml: Any, handle: Any) -> tuple[tuple[int, int | None], ...]:
     return tuple(
         (each.pid, None if each.used == _NOT_TOLD else each.used)
         for each in found[: min(count.value, _MANY)]
+    )
+
+
+# --------------------------------------------------------------------- probe results
+
+
+def driver_results() -> Iterator[ProbeResult]:
+    """Yield one result a card.
+
+    Raises:
+        UnavailableError: no NVIDIA driver.
+    """
+    for card in cards():
+        yield _result(card)
+
+
+def _result(card: Card) -> ProbeResult:
+    own = next((used for pid, used in card.processes if pid == os.getpid()), None)
+    told = [used for _, used in card.processes if used is not None]
+    return ProbeResult(
+        backend="nvml",
+        device=f"{card.number}: {card.name}",
+        kind="cuda",
+        model=None,
+        engine=None,
+        kv_cache_dtype=None,
+        block_size=None,
+        max_model_len=None,
+        versions={"driver": card.driver},
+        measured=MeasuredBytes(process_bytes=own, device_bytes=card.used),
+        engine_says={
+            "total": card.total,
+            "reserved by the driver": card.reserved,
+            "used": card.used,
+            "free": card.free,
+            "of processes that are told": sum(told),
+        },
+        verdict=(
+            f"{format_bytes(card.free)} of {format_bytes(card.total)} are free; the driver keeps"
+            f" {format_bytes(card.reserved)}, compute processes hold {format_bytes(sum(told))}"
+            f" ({len(card.processes)})."
+        ),
     )

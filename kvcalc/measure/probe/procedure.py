@@ -15,9 +15,18 @@ from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.plan import CachePlan, Group, Pool
 from kvcalc.core.units import format_bytes, format_number_of
-from kvcalc.measure.probe.device import Contiguous, Decoded, Device, Paged
-from kvcalc.measure.probe.layout import Attention, Laid, attention_layers, laid_out, twin_tensors
-from kvcalc.measure.probe.log import SCHEMA, Asked, ProbeLog, Stage
+from kvcalc.measure.probe.device import (
+    Attention,
+    Contiguous,
+    Decoded,
+    Device,
+    Laid,
+    Paged,
+    attention_layers,
+    laid_out,
+    twin_tensors,
+)
+from kvcalc.measure.probe.findings import SCHEMA, Asked, ProbeLog, Stage
 
 __all__ = ["MAX_REQUESTS", "Question", "ask", "measure"]
 

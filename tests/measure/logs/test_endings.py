@@ -8,7 +8,7 @@ import pytest
 
 from kvcalc.core.logs import LogAnswer
 from kvcalc.measure.logs import Given, answered, compared, read_start
-from kvcalc.measure.logs.signals import signal_of
+from kvcalc.measure.logs.errors import signal_of
 
 INIT = (
     "(EngineCore pid=71) INFO 10-03 08:00:10 [core.py:99] Initializing a V1 LLM engine (v0.20.2)"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kvcalc.core.logs import Fact
-from kvcalc.measure.logs.prefixes import strip
+from kvcalc.measure.logs.lines import strip
 from kvcalc.measure.logs.starts import Start, starts_of
 
 TEXT = "Available KV cache memory: 5.06 GiB"

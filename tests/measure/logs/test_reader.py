@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvcalc.core.errors import InputError
-from kvcalc.measure.logs.reader import LONGEST_LINE, lines_of
+from kvcalc.measure.logs.lines import LONGEST_LINE, lines_of
 from kvcalc.measure.logs.starts import starts_of
 from tests.guards import HANG
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcalc.measure.logs.catalogue import BY_ENGINE, SHAPES, matters, shapes_near
-from kvcalc.measure.logs.shapes import read, shape
-from kvcalc.measure.logs.starts import starts_of
+from kvcalc.measure.logs.line_patterns import read, shape
+from kvcalc.measure.logs.starts import BY_ENGINE, SHAPES, matters, shapes_near, starts_of
 from tests.measure.logs.samples import ALL
 
 _GIB = 2**30

@@ -4,7 +4,8 @@ The answers are known because the rules are few: sizes are multiples of 512 B; u
 2 MiB segments, up to 10 MiB from 20 MiB segments, larger ones from a segment of their own in steps
 of 2 MiB; a block is split where enough remains, and freed neighbours merge again; blocks are
 reused only by the same stream, pool and class; before the allocator gives up it hands back whole
-free segments and tries once more. Tests ask it for snapshots, and a probe for a dry run.
+free segments and tries once more. Tests ask it for
+snapshots and hold the allocator of a dry run against it.
 
 Source of the rules: pytorch `c10/cuda/CUDACachingAllocator.cpp`, as of 2.13.
 """
@@ -24,7 +25,7 @@ from kvcalc.core.segments import (
     is_small,
 )
 from kvcalc.core.units import round_up
-from kvcalc.measure.allocator_blocks import (
+from tests.measure.allocator.blocks import (
     Block,
     FreeBlocks,
     Pool,
@@ -35,9 +36,9 @@ from kvcalc.measure.allocator_blocks import (
     merge,
     room,
 )
-from kvcalc.measure.allocator_snapshot import runs, segment
-from kvcalc.measure.allocator_stats import Stats
-from kvcalc.measure.oom_text import oom_text
+from tests.measure.allocator.oom_text import oom_text
+from tests.measure.allocator.snapshots import runs, segment
+from tests.measure.allocator.stats import Stats
 
 __all__ = ["SyntheticAllocator", "SyntheticOutOfMemoryError"]
 

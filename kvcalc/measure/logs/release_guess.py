@@ -1,4 +1,4 @@
-"""Which release printed a log that does not say so: where its lines stand, and their wording.
+"""Which release printed a log that does not say so.
 
 The line of the source file that a message comes from moves with nearly every release. The table
 (vllm_lines.tsv, made by tests/tools/vllm_source_lines.py from the releases' sources) has those of

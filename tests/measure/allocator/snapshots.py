@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvcalc.measure.allocator_blocks import Block
+from tests.measure.allocator.blocks import Block
 
 __all__ = ["runs", "segment"]
 

@@ -1,7 +1,7 @@
 """An installed engine asked what it would allocate, with no weights, beside what is computed.
 
-The engine is imported in a process of its own (`children`), by the Python that runs kvcalc: install
-both into one environment.
+The engine is imported in a process of its own (`engine_child`), by the Python that runs kvcalc:
+install both into one environment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.core.probed import MeasuredBytes, ProbeDifference, ProbeResult
 from kvcalc.core.units import format_count
 from kvcalc.engines import plan
-from kvcalc.measure.probe.children.answer import MARK
+from kvcalc.measure.probe.engine_child import MARK
 
 __all__ = ["ask_engine", "require", "run_child"]
 
@@ -34,7 +34,6 @@ _INSTALL = {
     "llama.cpp": "pip install xllamacpp",
     "transformers": "pip install transformers torch",
 }
-_MODULES = {"vllm": "vllm", "llama.cpp": "llamacpp", "transformers": "transformers"}
 
 _PACKAGES = {"vllm": "vllm", "llama.cpp": "xllamacpp", "transformers": "transformers"}
 """What each engine is imported as."""
@@ -119,7 +118,7 @@ def run_child(backend: str, question: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UnavailableError: it is not installed, fails, or does not end.
     """
-    command = [sys.executable, "-m", f"kvcalc.measure.probe.children.{_MODULES[backend]}"]
+    command = [sys.executable, "-m", "kvcalc.measure.probe.engine_child", backend]
     try:
         done = subprocess.run(  # noqa: S603 - a module of ours
             command,
