@@ -29,10 +29,8 @@ _MOST_RANKS = 16  # of two nodes: more tensor-parallel ranks is no usual layout
 _MOST_TIMES = 8  # as many GPUs: more is no cure but another deployment
 _STEP = 2048
 _SEQUENCES = 16
-_SHARE = 0.95
 _BLOCKS = (64, 32, 16, 8)
 _WIDE = ("bfloat16", "float16", "float32")
-_EIGHT_BITS = {"llama.cpp": "q8_0"}
 _SHORTER = (
     *("fits", "may_fit", "missing_bytes", "needed_bytes", "max_concurrency", "max_sequences"),
     *("total_concurrency", "cost_per_sequence_hour", "kv_cache_tokens", "total_kv_cache_tokens"),
@@ -97,7 +95,7 @@ def _passing(
             yield of_length(sized.question, length)
     for group in _changes(sized, assertion.metric):
         yield from _first(group, passing)
-    if of_memory and sized.question.deployment.engine == "llama.cpp" and sized.worked.memory:
+    if of_memory and sized.worked.memory:
         yield from left_to_host(sized.question, passing)
     if assertion.metric.startswith("total_"):
         yield from _first(_more_replicas(sized.question), passing)
@@ -137,26 +135,26 @@ def _likely(sized: Sized, assertion: Assertion) -> Iterator[int]:
 
 def _changes(sized: Sized, metric: str) -> Iterator[Iterator[Change]]:
     """Yield groups of changes, of each of which the first that passes is told."""
-    question, engine = sized.question, sized.question.deployment.engine
+    question, engine = sized.question, engine_of(sized.question.deployment.engine)
     if "waste" in metric or metric.startswith("paged_") or metric == "reserved_gain":
         now = sized.plan.block_size or 0
         yield (Change("", {"block_size": n}) for n in _BLOCKS if n < now)
         return
-    if question.deployment.speculative_method is not None and sized.plan.engine == "vllm":
+    if question.deployment.speculative_method is not None and engine.may_drop_speculation:
         none = {"speculative_method": None, "num_speculative_tokens": None, "draft_model": None}
         yield iter((Change("no speculation", none),))
     if question.deployment.disable_hybrid_kv_cache_manager:
         yield iter((Change("", {"disable_hybrid_kv_cache_manager": False}),))
     if sized.plan.kv_cache_dtype in _WIDE:
-        yield iter((Change("", {"kv_cache_dtype": _EIGHT_BITS.get(engine, "fp8")}),))
-    if engine != "llama.cpp":
+        yield iter((Change("", {"kv_cache_dtype": engine.eight_bit_cache}),))
+    if engine.tensor_parallel:
         yield _more_ranks(question, of_memory=metric in ("fits", "may_fit", "missing_bytes"))
 
 
 def _smaller_steps(sized: Sized) -> Iterator[Change]:
     """Yield smaller steps, then fewer sequences: both leave more of a share to the cache."""
     deployment = sized.question.deployment
-    if deployment.engine != "vllm" or not sized.worked.memory:
+    if not engine_of(deployment.engine).steps_in_share or not sized.worked.memory:
         return
     tokens, most = deployment.max_num_batched_tokens, deployment.max_num_seqs
     if tokens is not None and tokens > _STEP:
@@ -178,14 +176,15 @@ def _shares(sized: Sized) -> Iterator[Change]:
     A share may be too large as well as too small: what lies beside it must have room.
     """
     deployment = sized.question.deployment
-    setting = engine_of(deployment.engine).share
+    engine = engine_of(deployment.engine)
+    setting = engine.share
     if setting is None or not sized.worked.memory:
         return  # a cache that is given is not sized by a share
     field = setting in Deployment.__struct_fields__
     given = getattr(deployment, setting) if field else deployment.engine_args.get(setting)
     now = float(given) if isinstance(given, int | float) else None
-    if deployment.engine == "vllm" and (now or 0) < _SHARE:
-        yield share_change(setting, _SHARE)
+    if engine.share_to_try is not None and (now or 0) < engine.share_to_try:
+        yield share_change(setting, engine.share_to_try)
     sure = share_of_card(sized.question).solution
     if not isinstance(sure.value, float) or sure.up_to is None:
         return

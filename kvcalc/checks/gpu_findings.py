@@ -21,7 +21,7 @@ from kvcalc.checks.words import said
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import cdiv, format_bytes, format_number_of
-from kvcalc.engines import plan
+from kvcalc.engines import engine_asked, plan
 from kvcalc.engines.changes import Change
 from kvcalc.manifests.found import Finding, GpuRequest, Server
 from kvcalc.manifests.requests import DEFAULT_SHM
@@ -32,7 +32,6 @@ __all__ = ["on_requests", "on_shared_memory", "share_of"]
 
 _BY_RANKS = ("vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi", "vllm-ascend")
 """Engines that use as many devices as they are told; others take what they find."""
-_OF_THE_CARD = ("vllm", "vllm-ascend")
 _MORE_SHM = {
     "compose": "add ipc: host, or shm_size: 16gb",
     "shell": "add --ipc=host, or --shm-size 16g",
@@ -124,7 +123,9 @@ def _ranks_told(server: Server, engine: str) -> bool:
     TGI without num-shard takes what it sees.
     """
     ranks = [s for s in server.settings if s.name.endswith(_OF_RANKS)]
-    return all(s.value is not None for s in ranks) and (engine != "tgi" or bool(ranks))
+    return all(s.value is not None for s in ranks) and (
+        bool(ranks) or not engine_asked(engine).takes_all_gpus
+    )
 
 
 def _sizes_only(server: Server, engine: str) -> Deployment:
@@ -182,20 +183,17 @@ def _or(*cures: str) -> str:
 
 def share_of(target: Target) -> float | None:
     """Return the share of the card that a vLLM server takes; None where bytes are given."""
-    from kvcalc.engines.vllm.rules import rules_of  # only shared cards ask for it
-    from kvcalc.engines.vllm.version import release
-
     given = _sizes_given(target)
     if given is None or given["kv_cache_memory_bytes"] is not None:
         return None
     share = given["gpu_memory_utilization"]
     if share is not None:
         return float(share)
-    version = target.engine_version if target.engine == "vllm" else None
+    engine = engine_asked(target.engine)
     try:
-        return rules_of(release(version)).gpu_memory_utilization
+        return engine.default_share(target.engine_version)
     except KvcalcError:
-        return rules_of(release(None)).gpu_memory_utilization
+        return engine.default_share(None)
 
 
 def _sizes_given(target: Target) -> dict[str, Any] | None:
@@ -214,7 +212,7 @@ def _sizes_given(target: Target) -> dict[str, Any] | None:
 
 def _divided(target: Target, gpu: GpuRequest, line: int) -> Iterator[Finding]:
     """Yield what is wrong where a device is divided among servers that each take a share of it."""
-    share = share_of(target) if target.engine in _OF_THE_CARD else None
+    share = share_of(target) if engine_asked(target.engine).divides_gpu else None
     if share is None:
         return
     if gpu.fraction is not None:
@@ -358,7 +356,7 @@ def _runs(target: Target, layout: _Layout) -> bool:
     if wanted_gpus(target.server, deployment)[0] != layout.gpus:
         return False
     try:
-        if target.no_card is not None or deployment.engine == "tgi":
+        if target.no_card is not None or not engine_asked(deployment.engine).cache_in_bytes:
             return plan(question.model, deployment) is not None
         return Sized(question._replace(deployment=deployment)).fits
     except KvcalcError:

@@ -142,18 +142,20 @@ def _newer_release(target: Target, sized: Sized) -> Iterator[Finding]:
 
 def _length_over_model(target: Target, sized: Sized) -> Iterator[Finding]:
     model, length = sized.question.model, sized.plan.max_model_len
-    own = model.max_position_embeddings if target.engine == "sglang" else model.longest
+    engine = engine_asked(target.engine)
+    own = model.longest if engine.counts_stretched else model.max_position_embeddings
     if own is None or length <= own or target.engine == "none" or is_stretched(target.server):
         return
     made = own
-    switch = engine_asked(target.engine).longer
+    switch = engine.longer
     allowed = switch is None or lets_longer(target.server, switch)
     sure = sized.question.model.name in known_presets()  # one's own config may stretch positions
     if not allowed and not sure:
         cause = f": {target.engine} refuses it unless the model's config stretches its positions"
     else:
         cause = "" if allowed else f": {target.engine} refuses it"
-    shorter = _changed(sized, {"max_model_len": own}, {}) if target.engine != "llama.cpp" else None
+    fixed = engine.settings_fix_cache
+    shorter = None if fixed else _changed(sized, {"max_model_len": own}, {})
     if shorter is not None and not shorter.fits:  # which the memory does not hold
         own = shorter.low.max_model_len_that_fits or own
     yield _finding(
@@ -233,9 +235,6 @@ def _duplicated(target: Target, sized: Sized) -> Iterator[Finding]:
     )
 
 
-_REPLICATED = ("vllm", "lmdeploy", "tensorrt-llm")
-
-
 def _kept_once(target: Target, sized: Sized, fewer: int) -> Iterator[str]:
     """Yield layouts of the same GPUs that keep each byte once and hold what is asked for."""
     deployment = sized.question.deployment
@@ -244,17 +243,15 @@ def _kept_once(target: Target, sized: Sized, fewer: int) -> Iterator[str]:
         return
     times = tp // fewer
     changes: list[tuple[dict[str, Any], dict[str, Any], str]] = []
-    if target.engine in _REPLICATED:
+    engine = engine_asked(target.engine)
+    if engine.runs_replicas:
         apart = {"tensor_parallel_size": fewer, "data_parallel_size": dp * times}
         one = _set(target, "tensor_parallel_size", fewer)
         changes.append((apart, {}, f"{one} with {dp * times} replicas"))
-    if target.engine == "vllm":
-        name = "decode_context_parallel_size"
-        changes.append(({name: times}, {}, _set(target, name, times)))
-    if target.engine == "sglang":
-        groups: dict[str, Any] = {"enable_dp_attention": True, "dp_size": times}
-        words = f"{_set(target, 'dp_size', times)} {_set(target, 'enable_dp_attention', True)}"
-        changes.append(({}, groups, words))
+    for settings, args in engine.keeping_once(times):
+        given = {**settings, **args}
+        words = " ".join(_set(target, name, value) for name, value in given.items())
+        changes.append((settings, args, words))
     for settings, args, words in changes:
         tried = _changed(sized, settings, args)
         if tried is not None and tried.fits and tried.totals.duplication_factor <= _WORTH:
@@ -263,7 +260,7 @@ def _kept_once(target: Target, sized: Sized, fewer: int) -> Iterator[str]:
 
 def _places_out_of_reach(target: Target, sized: Sized) -> Iterator[Finding]:
     wanted = sized.question.deployment.max_num_seqs
-    if wanted is None or target.engine not in ("vllm", "sglang", "lmdeploy"):
+    if wanted is None or not engine_asked(target.engine).queues_for_cache:
         return
     room = sized.high.max_concurrency
     if not sized.fits or wanted <= room:
@@ -293,7 +290,7 @@ def _changed(sized: Sized, settings: dict[str, Any], args: dict[str, Any]) -> Si
 
 def _hybrid_off(target: Target, sized: Sized) -> Iterator[Finding]:
     deployment = sized.question.deployment
-    if target.engine == "llama.cpp" and deployment.engine_args.get("swa_full"):
+    if deployment.engine_args.get("swa_full"):
         change, cure = _changed(sized, {}, {"swa_full": False}), "leave out --swa-full"
         name = "swa_full"
     elif deployment.disable_hybrid_kv_cache_manager:
@@ -343,7 +340,7 @@ def _speculation(target: Target, sized: Sized) -> Iterator[Finding]:
 
 def _fraction_interval(target: Target, sized: Sized) -> Iterator[Finding]:
     share = sized.question.deployment.engine_args.get("mem_fraction_static")
-    if target.engine != "sglang" or share is None or not sized.worked.memory:
+    if share is None or not sized.worked.memory:
         return
     if sized.fits:
         return
@@ -381,7 +378,7 @@ def _left(sized: Sized) -> str:
 def _two_limits(target: Target, sized: Sized) -> Iterator[Finding]:
     args = sized.question.deployment.engine_args
     tokens, share = args.get("max_tokens"), args.get("free_gpu_memory_fraction")
-    if target.engine != "tensorrt-llm" or tokens is None or share is None:
+    if tokens is None or share is None:
         return
     without = _changed(sized, {}, {"max_tokens": None})
     if without is None or not isinstance(tokens, int):
@@ -473,15 +470,13 @@ def _weights_on_host(target: Target, sized: Sized) -> Iterator[Finding]:
 _OFF_GPU = {"cpu_moe", "n_cpu_moe", "n_cpu_ffn", "override_tensor"}
 """Settings that keep weights off the GPU while their layers' caches stay there."""
 
-_CONTEXTS = {"ctx_size", "kv_unified_per_slot", "num_ctx", "ollama_num_parallel"}
-"""Settings that give llama.cpp's context a length; ollama always gives one."""
-
 
 def _cut_by_engine(target: Target, sized: Sized) -> Iterator[Finding]:
     """Find a context that the engine cuts to what there is room for, as nobody gave one."""
     plan, model, deployment = sized.plan, sized.question.model, sized.question.deployment
-    given = deployment.max_model_len is not None or _CONTEXTS & deployment.engine_args.keys()
-    if target.engine != "llama.cpp" or model.longest is None or given:
+    settings = engine_asked(target.engine).sizes_context
+    given = deployment.max_model_len is not None or deployment.engine_args.keys() & {*settings}
+    if not settings or model.longest is None or given:
         return
     if plan.max_model_len < model.longest:
         yield _finding(

@@ -39,6 +39,7 @@ from kvcalc.core.errors import (
 )
 from kvcalc.core.metrics import METRICS
 from kvcalc.core.units import format_bytes, format_count, format_number_of
+from kvcalc.engines import engine_of
 from kvcalc.manifests.found import Finding, Server
 
 __all__ = ["report_of", "run"]
@@ -235,10 +236,11 @@ class _Checked:
         assert self.sized is not None  # noqa: S101 - its caller has looked
         asked = self.sized.asked
         self.only_plan = True
-        if asked.deployment.engine == "llama.cpp":
-            return  # its settings fix the cache
+        engine = engine_of(asked.deployment.engine)
+        if engine.settings_fix_cache:
+            return
         endless: dict[str, Any] = {"kv_cache_memory_bytes": _ENDLESS}
-        if asked.deployment.engine == "tgi":  # the bytes of its cache cannot be given
+        if not engine.cache_in_bytes:
             endless = {"gpu": memory_only(_ENDLESS)}
         deployment = msgspec.structs.replace(asked.deployment, **endless)
         self.sized = Sized(

@@ -319,11 +319,12 @@ class _Build:
             found = self.context.models.find(draft, at.variables if at is not None else ())
         except UnknownNameError as error:
             shown = printable(str(at.shown) if at is not None else draft)[:80]
-            if made.engine != "vllm" and not _ignores_draft(deployment):
+            assumed = engine_asked(made.engine).assumes_draft
+            if not assumed and not _ignores_draft(deployment):
                 why = f"the draft model {shown} is not known, and keeps a cache, too"
                 made = made._replace(reason=made.reason or why, hint=made.hint or error.hint)
                 return made, deployment
-            if made.engine != "vllm":
+            if not assumed:
                 return made, msgspec.structs.replace(deployment, draft_model=None)
             method = deployment.speculative_method or "draft_model"
             note = Finding(

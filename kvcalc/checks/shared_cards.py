@@ -34,7 +34,6 @@ _HOSTS = ("compose", "shell", "command", "systemd", "quadlet", "supervisord")
 _SCRIPTS = ("shell", "command")
 _MOST = 64  # servers of one device
 _MOST_COPIES = 8
-_OF_THE_CARD = ("vllm", "vllm-ascend")
 _IN_TURN = {
     "compose": "let one wait until the other is ready: depends_on with condition: service_healthy,"
     " and a healthcheck",
@@ -141,7 +140,7 @@ def _is_after(late: Invocation, early: Invocation) -> bool:
 def _measures(target: Target) -> bool:
     """Whether a server sizes its cache by what it finds free."""
     question = target.question
-    if target.engine == "llama.cpp":
+    if engine_asked(target.engine).settings_fix_cache:
         return False
     return question is None or question.deployment.kv_cache_memory_bytes is None
 
@@ -156,7 +155,7 @@ def _sharing(device: str, sharing: list[Target]) -> Finding | None:
     beside = f"{place} with {others}"
     if last.name == others:
         beside = f"{len(sharing)} copies {place}"
-    of_card = [t for t in sharing if t.engine in _OF_THE_CARD]
+    of_card = [t for t in sharing if engine_asked(t.engine).divides_gpu]
     shares = [share_of(t) for t in of_card]
     known = [share for share in shares if share is not None]
     total = sum((Fraction(str(share)) for share in known), Fraction(0))
@@ -180,7 +179,7 @@ def _sharing(device: str, sharing: list[Target]) -> Finding | None:
 
 def _in_order(beside: str, sharing: Sequence[Target], line: int) -> Finding | None:
     """Return what hangs on the order of the starts of servers that there is room for."""
-    of_card = all(t.engine in _OF_THE_CARD for t in sharing)
+    of_card = all(engine_asked(t.engine).divides_gpu for t in sharing)
     carrier = _invocation(sharing[-1]).carrier
     if _in_turn(sharing):
         if of_card:

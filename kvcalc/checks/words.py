@@ -5,26 +5,10 @@ from __future__ import annotations
 from kvcalc.checks.targets import Target
 from kvcalc.core.deployment import Deployment
 from kvcalc.engines import engine_asked
+from kvcalc.engines.engine import Engine
 from kvcalc.manifests.found import Setting
 
 __all__ = ["said", "setting"]
-
-_OWN = {
-    "sglang": "--{dashed}",
-    "lmdeploy": "--{dashed}",
-    "tgi": "--{dashed}",
-    "llama.cpp": "--{dashed}",
-}
-"""Engines whose own arguments are flags of their names."""
-
-_OF_CONFIG = {
-    "block_size": "kv_cache_config.tokens_per_block",
-    "free_gpu_memory_fraction": "--kv_cache_free_gpu_memory_fraction",
-    "max_seq_len": "--max_seq_len",
-    "max_batch_size": "--max_batch_size",
-    "max_tokens": "kv_cache_config.max_tokens",
-}
-"""trtllm-serve's flags, and keys of its configuration, for what is no field of Deployment."""
 
 _SAME = {
     "max_model_len": ("max_model_len", "context_length", "max_seq_len", "session_len"),
@@ -55,24 +39,21 @@ def said(target: Target, name: str, value: object) -> str | None:
     """
     if not target.flags:
         return f"{name} {_plain(value)}"
-    engine = str(target.engine)
-    if engine == "llama.cpp":
-        return _llama(target, name, value)
+    engine = engine_asked(target.engine)
+    if engine.settings_fix_cache:
+        return _of_context(target, engine, name, value)
     given = setting(target, *_SAME.get(name, (name,)))
     if given is not None and given.written and not isinstance(value, bool):
         return _as_written(given.written, _word(engine, value))
-    told = engine_asked(engine).spelled(name, value)
-    if told is not None:
-        return told
-    if engine == "tensorrt-llm":
-        word = _OF_CONFIG.get(name)
-        return None if word is None else _as_written(word, _plain(value))
-    form = _OWN.get(engine)
-    if form is None or name in Deployment.__struct_fields__ or value is False:
+    own = engine.spelled(name, value)
+    if own is not None:
+        return own
+    if name in engine.config_keys:
+        return _as_written(engine.config_keys[name], _plain(value))
+    if not engine.own_flags or name in Deployment.__struct_fields__ or value is False:
         return None
-    if value is True:
-        return form.format(dashed=name.replace("_", "-"))
-    return f"{form.format(dashed=name.replace('_', '-'))} {_plain(value)}"
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is True else f"{flag} {_plain(value)}"
 
 
 def _as_written(written: str, word: str) -> str:
@@ -83,37 +64,32 @@ def _as_written(written: str, word: str) -> str:
     return f"{written}: {word}"
 
 
-def _word(engine: str, value: object) -> str:
-    return engine_asked(engine).values.get(str(value), _plain(value))
+def _word(engine: Engine, value: object) -> str:
+    return engine.values.get(str(value), _plain(value))
 
 
 def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _llama(target: Target, name: str, value: object) -> str | None:
-    """Return a setting of llama-server; the length of a sequence is a part of its context."""
-    if name == "kv_cache_dtype":
-        return f"--cache-type-k {value} --cache-type-v {value}"
+def _of_context(target: Target, engine: Engine, name: str, value: object) -> str | None:
+    """Return a setting of a server whose sequences share one context, which their length sizes."""
     if name == "max_model_len":
-        return None if not isinstance(value, int) else _context(target, value)
-    told = engine_asked(target.engine).spelled(name, value)
-    if told is not None or name in Deployment.__struct_fields__:
-        return told
+        return None if not isinstance(value, int) else _context(target, engine, value)
+    own = engine.spelled(name, value)
+    if own is not None or name in Deployment.__struct_fields__:
+        return own
     given = setting(target, name)
     written = given.written if given is not None else f"--{name.replace('_', '-')}"
     return _as_written(written, _plain(value))
 
 
-def _context(target: Target, length: int) -> str | None:
-    from kvcalc.engines.llamacpp.settings import resolve  # only its questions need it
-
+def _context(target: Target, engine: Engine, length: int) -> str | None:
     question = target.question
     if question is None:
         return None
-    cells = resolve(question.model, question.deployment, []).cells
-    streams = 1 if cells.unified else cells.sequences
     given = setting(target, "ctx_size", "ollama_context_length", "num_ctx")
     written = given.written if given is not None else "--ctx-size"
     whole = not (given is not None and given.name != "ctx_size")
-    return _as_written(written, str(length * streams if whole else length))
+    context = engine.context_for(question.model, question.deployment, length)
+    return _as_written(written, str(context if whole else length))

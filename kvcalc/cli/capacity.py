@@ -30,7 +30,7 @@ from kvcalc.core.errors import InvalidValueError, KvcalcError, UsageError
 from kvcalc.core.lengths import Lengths, Over
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_bytes, format_count, format_number_of
-from kvcalc.engines import plan
+from kvcalc.engines import engine_of, plan
 from kvcalc.engines.changes import changed
 from kvcalc.sizing import SETTINGS, Question, answer
 from kvcalc.sizing.question import listen
@@ -333,7 +333,8 @@ def _completed(
 ) -> Deployment:
     """Return a deployment with its card, its share and its cache."""
     gpu = deployment.gpu
-    if memory is None and gpu is None and cache is None and deployment.engine != "llama.cpp":
+    fixed = engine_of(deployment.engine).settings_fix_cache
+    if memory is None and gpu is None and cache is None and not fixed:
         raise UsageError(
             "capacity of what memory?",
             hint="name the card (--gpu h100-80gb), its memory (--gpu-memory) or the cache's"

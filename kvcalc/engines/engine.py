@@ -55,6 +55,7 @@ class Engine:
         share: its setting for the share of a GPU's memory: a field of Deployment or an engine_arg.
         running: what it calls the sequences that it runs at once.
         sequences: its setting for them, which a change sets; None where it has none.
+        divides_gpu: that share is one of the whole GPU: several servers divide it.
         longer: the variable that lets a maximum beyond the model's own pass.
         counts_stretched: a maximum that a scaled rotary embedding stretches counts as the model's
             own.
@@ -68,7 +69,20 @@ class Engine:
         plans_by_weights: what it plans depends on the weights' bytes (llama.cpp's fit).
         tensor_parallel: it splits a layer over GPUs; else layers are shared out over them.
         two_nodes_of_ranks: of two nodes, its documents prefer tensor ranks over all of them.
-        shared_context: its sequences share one context, which the settings size.
+        settings_fix_cache: its sequences share one context, which the settings size, not the memory.
+        sizes_context: engine_args that give that context a length; it cuts one that has none.
+        cache_in_bytes: the cache can be given in bytes; else it takes what the GPU has.
+        takes_all_gpus: without a number of ranks it takes every GPU that it sees.
+        share_to_try: a share of a GPU that is worth a try before others.
+        steps_in_share: a smaller step leaves more of the share to the cache.
+        eight_bit_cache: what it calls a cache of eight bits.
+        may_drop_speculation: leaving speculation out is offered where memory is short.
+        assumes_draft: a draft that is not known is taken to be one layer of its target's.
+        runs_replicas: replicas of fewer ranks are a way to keep each byte once.
+        queues_for_cache: requests wait, or are preempted, where the cache holds fewer sequences
+            than it may run.
+        own_flags: its engine_args are flags of their names.
+        config_keys: engine_arg or field -> the key of its configuration, or its flag.
         fewest_tokens: a context has no fewer.
         free_setting: engine_arg by which it plans with what is free of a GPU.
         layer_partition: the variable that shares layers out over pipeline stages.
@@ -83,6 +97,7 @@ class Engine:
     """
 
     share: str | None = None
+    divides_gpu = False
     running: str = "max_num_seqs"
     sequences: str | None = "max_num_seqs"
     longer: str | None = None
@@ -97,7 +112,19 @@ class Engine:
     plans_by_weights = False
     tensor_parallel = True
     two_nodes_of_ranks = False
-    shared_context = False
+    settings_fix_cache = False
+    sizes_context: Sequence[str] = ()
+    cache_in_bytes = True
+    takes_all_gpus = False
+    share_to_try: float | None = None
+    steps_in_share = False
+    eight_bit_cache = "fp8"
+    may_drop_speculation = False
+    assumes_draft = False
+    runs_replicas = False
+    queues_for_cache = False
+    own_flags = False
+    config_keys: Mapping[str, str] = {}
     fewest_tokens = 1
     free_setting: str | None = None
     layer_partition: str | None = None
@@ -176,6 +203,18 @@ class Engine:
     def layouts(self, layout: Change, sizes: Sizes) -> Iterator[Change]:
         """Yield further ways to lay the same ranks, stages and replicas out."""
         yield from ()
+
+    def keeping_once(self, times: int) -> Sequence[tuple[dict[str, Any], dict[str, Any]]]:
+        """Return fields and engine_args with which ranks that keep the same keep parts of it.
+
+        Args:
+            times: ranks that keep the same bytes now.
+        """
+        return ()
+
+    def context_for(self, model: ModelSpec, deployment: Deployment, length: int) -> int | None:
+        """Return the context that gives every sequence a length; None: it has no such setting."""
+        return None
 
     def to_host(
         self, model: ModelSpec, deployment: Deployment

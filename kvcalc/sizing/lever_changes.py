@@ -65,7 +65,7 @@ def _unbound(question: Question, worked: Worked) -> Iterator[Change]:
     if lifted is not None:
         shorter = ", longer ones are refused" if "max_model_len" in lifted.settings else ""
         yield lifted._replace(caution=f"more requests wait{shorter}")
-    shared = engine_of(question.deployment.engine).shared_context
+    shared = engine_of(question.deployment.engine).settings_fix_cache
     sized = shared and not worked.cache_holds("high")
     if worked.crowded is not None or sized:  # a server runs those of all its groups of ranks
         groups = sizes_of(question.deployment).groups

@@ -34,7 +34,10 @@ class _LlamaCpp(Engine):
     weight_formats = ("q8_0", "q4_k_m")
     plans_by_weights = True
     tensor_parallel = False
-    shared_context = True
+    settings_fix_cache = True
+    sizes_context = ("ctx_size", "kv_unified_per_slot", "num_ctx", "ollama_num_parallel")
+    eight_bit_cache = "q8_0"
+    own_flags = True
     logs_devices = True
     counts_tokens = True
     fewest_tokens = 256  # as many cells as llama.cpp has sequences at most
@@ -110,6 +113,18 @@ class _LlamaCpp(Engine):
             yield Change(
                 "one sequence", {}, {"parallel": 1}, caution="requests wait for one another"
             )
+
+    def context_for(self, model: ModelSpec, deployment: Deployment, length: int) -> int:
+        from kvcalc.engines.llamacpp.settings import resolve
+
+        cells = resolve(model, deployment, []).cells
+        return length * (1 if cells.unified else cells.sequences)
+
+    def spelled(self, name: str, value: object) -> str | None:
+        """Return a setting as its own flag; a cache's dtype is that of K and of V."""
+        if name == "kv_cache_dtype":
+            return f"--cache-type-k {value} --cache-type-v {value}"
+        return super().spelled(name, value)
 
     def to_host(
         self, model: ModelSpec, deployment: Deployment

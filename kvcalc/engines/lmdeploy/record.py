@@ -23,6 +23,9 @@ _FLAGS = {
 class _Lmdeploy(Engine):
     share = "cache_max_entry_count"
     running = "max_batch_size"
+    runs_replicas = True
+    queues_for_cache = True
+    own_flags = True
     flags = _FLAGS
     values = {"int4": "4", "int8": "8", "fp8": "fp8", "fp8_e4m3": "fp8"}
     machine = ("free_memory", "vocab_size", "flash_mla")

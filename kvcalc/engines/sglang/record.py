@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -59,6 +59,8 @@ class _Sglang(Engine):
     longer = _LONGER
     counts_stretched = False  # it takes max_position_embeddings as it stands
     two_nodes_of_ranks = True
+    queues_for_cache = True
+    own_flags = True
     logs_parts = True
     page_block_size = True
     flags = _FLAGS
@@ -121,6 +123,10 @@ class _Sglang(Engine):
             experts=padding(model, tp, tiles),
             note="experts in mxfp4 are padded to a kernel's tiles",
         )
+
+    def keeping_once(self, times: int) -> Sequence[tuple[dict[str, Any], dict[str, Any]]]:
+        """Return attention over groups of ranks that hold requests of their own."""
+        return (({}, {"dp_size": times, "enable_dp_attention": True}),)
 
     def layouts(self, layout: Change, sizes: Sizes) -> Iterator[Change]:
         if sizes.pp == 1 and sizes.replicas == 1 and sizes.tp > 1:

@@ -31,6 +31,14 @@ class _TensorRtLlm(Engine):
     share = "free_gpu_memory_fraction"
     page_block_size = True
     running = "max_batch_size"
+    runs_replicas = True
+    config_keys = {
+        "block_size": "kv_cache_config.tokens_per_block",
+        "free_gpu_memory_fraction": "--kv_cache_free_gpu_memory_fraction",
+        "max_seq_len": "--max_seq_len",
+        "max_batch_size": "--max_batch_size",
+        "max_tokens": "kv_cache_config.max_tokens",
+    }
     flags = _FLAGS
 
     def command(self, words: Words, model: ModelSpec, source: str) -> bool:

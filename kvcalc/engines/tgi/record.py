@@ -20,6 +20,9 @@ _FLAGS = {
 
 class _Tgi(Engine):
     running = "max_batch_size"
+    cache_in_bytes = False
+    takes_all_gpus = True
+    own_flags = True
     counts_tokens = True
     kernels_set_blocks = True
     flags = _FLAGS

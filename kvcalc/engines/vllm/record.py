@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvcalc.core.deployment import Deployment
@@ -52,6 +52,7 @@ class _Plugin(Engine):
     """vLLM's settings, as its plugins have them."""
 
     share = "gpu_memory_utilization"
+    divides_gpu = True
     longer = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
     flags = _FLAGS
     prints_as: str | None = "vllm"
@@ -153,6 +154,12 @@ class _Vllm(_Plugin):
     logs_memory = True
     layer_partition = PARTITION
     unnamed_drafts = True
+    share_to_try = 0.95
+    steps_in_share = True
+    may_drop_speculation = True
+    assumes_draft = True
+    runs_replicas = True
+    queues_for_cache = True
     variables = {name: name for name in (PARTITION, "VLLM_ALLOW_LONG_MAX_MODEL_LEN")}
     on_loading = {
         "fp8": ("--quantization", "fp8"),
@@ -187,6 +194,9 @@ class _Vllm(_Plugin):
         if on_gpu:
             yield Change("no CUDA graphs", {"enforce_eager": True}, caution="slower decoding")
 
+    def keeping_once(self, times: int) -> Sequence[tuple[dict[str, Any], dict[str, Any]]]:
+        return (({"decode_context_parallel_size": times}, {}),)
+
     def loading(self, model: ModelSpec, deployment: Deployment, plan: CachePlan) -> Loading:
         from kvcalc.engines.vllm.loading import loading
 
@@ -205,6 +215,10 @@ class _Vllm(_Plugin):
         return version
 
 
+class _Tpu(_Plugin):
+    divides_gpu = False  # a chip is one server's
+
+
 ENGINE = _Vllm("vllm")
 ASCEND = _Plugin("vllm-ascend")
-TPU = _Plugin("vllm-tpu")
+TPU = _Tpu("vllm-tpu")

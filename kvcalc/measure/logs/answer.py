@@ -511,7 +511,7 @@ def _tokens(read: ReadStart) -> int | None:
         if fact is not None and isinstance(fact.low, int):
             return fact.low
     context = read.resolved.deployment.engine_args.get(_CONTEXT)
-    if read.start.record.shared_context and isinstance(context, int):
+    if read.start.record.settings_fix_cache and isinstance(context, int):
         return context
     blocks = read.facts.get("num_gpu_blocks")
     if blocks is not None and isinstance(blocks.low, int) and read.plan is not None:
