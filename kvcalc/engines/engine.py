@@ -69,7 +69,7 @@ class Engine:
         plans_by_weights: what it plans depends on the weights' bytes (llama.cpp's fit).
         tensor_parallel: it splits a layer over GPUs; else layers are shared out over them.
         two_nodes_of_ranks: of two nodes, its documents prefer tensor ranks over all of them.
-        settings_fix_cache: its sequences share one context, which the settings size, not the memory.
+        settings_fix_cache: its sequences share one context, which the settings size.
         sizes_context: engine_args that give that context a length; it cuts one that has none.
         cache_in_bytes: the cache can be given in bytes; else it takes what the GPU has.
         takes_all_gpus: without a number of ranks it takes every GPU that it sees.
