@@ -6,23 +6,23 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from kvcalc import sizing as _sizing
+from kvcalc.allocator.oom_values import OutOfMemory
+from kvcalc.answers import compare as _compare
+from kvcalc.answers.capacity import CapacityAnswer
+from kvcalc.answers.check_report import CheckReport
+from kvcalc.answers.logs import LogAnswer
+from kvcalc.answers.per_token import per_token
+from kvcalc.answers.probed import ProbeResult
+from kvcalc.answers.results import Comparison, Fragmentation, PerToken
+from kvcalc.answers.server_metrics import ServerMetrics
 from kvcalc.api.given import MODEL, PLAN, given, resolved
 from kvcalc.api.measured import fragmentation, probe, read_log, read_metrics, read_oom
-from kvcalc.core import compare as _compare
-from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.capacity import Capacity
-from kvcalc.core.check_report import CheckReport
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.lengths import Lengths, Over
-from kvcalc.core.logs import LogAnswer
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.oom_values import OutOfMemory
-from kvcalc.core.per_token import per_token
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.probed import ProbeResult
-from kvcalc.core.results import Comparison, Fragmentation, PerToken
-from kvcalc.core.server_metrics import ServerMetrics
 from kvcalc.core.waste import Wastes
 from kvcalc.engines import plan as _plan
 from kvcalc.models import load_model, shape_model
@@ -214,9 +214,9 @@ def check(
     """
     import shlex
 
+    from kvcalc.answers.assertions import parse_assertion
     from kvcalc.checks.gather import Options, gather, read_settings
     from kvcalc.checks.run import run
-    from kvcalc.core.checks import parse_assertion
 
     words = shlex.split(command) if isinstance(command, str) else list(command)
     options = Options(

@@ -6,18 +6,18 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 
+from kvcalc.allocator.oom_values import OutOfMemory
+from kvcalc.answers import fragmentation as _fragmentation
+from kvcalc.answers.logs import LogAnswer
+from kvcalc.answers.probed import ProbeResult
+from kvcalc.answers.results import Fragmentation
+from kvcalc.answers.server_metrics import ServerMetrics
 from kvcalc.api.given import MODEL, PLAN, given, resolved
-from kvcalc.core import fragmentation as _fragmentation
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.lengths import Lengths
-from kvcalc.core.logs import LogAnswer
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.oom_values import OutOfMemory
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.probed import ProbeResult
-from kvcalc.core.results import Fragmentation
-from kvcalc.core.server_metrics import ServerMetrics
 from kvcalc.engines import plan as _plan
 from kvcalc.models import load_model
 
@@ -84,7 +84,7 @@ def _of_snapshot(
     device_free_bytes: int | None,
 ) -> Fragmentation:
     """Judge one device of a snapshot, a file's or one at hand."""
-    from kvcalc.core.allocator_fit import snapshot_fragmentation
+    from kvcalc.answers.allocator_fit import snapshot_fragmentation
     from kvcalc.measure.snapshot import read_snapshot, snapshot_of
 
     if isinstance(snapshot, (str, os.PathLike)):

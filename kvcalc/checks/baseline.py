@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
+from kvcalc.answers.assertions import Check, Status
+from kvcalc.answers.check_report import CheckReport
 from kvcalc.checks.compared import read_check
 from kvcalc.checks.run import report_of
-from kvcalc.core.check_report import CheckReport
-from kvcalc.core.checks import Check, Status
 
 __all__ = ["Known", "against", "read_baseline"]
 

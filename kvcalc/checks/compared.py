@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kvcalc.core.changes import Changed, costs
+from kvcalc.answers.changes import Changed, costs
+from kvcalc.answers.metrics import METRICS
 from kvcalc.core.errors import InputError
-from kvcalc.core.metrics import METRICS
 from kvcalc.models.json_documents import MAX_CHARACTERS, read_json, read_json_file
 from kvcalc.models.text import printable
 

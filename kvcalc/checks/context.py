@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from kvcalc.answers.assertions import Assertion, CheckLevel
 from kvcalc.checks.cards import card_of, memory_only
 from kvcalc.checks.file import Given
 from kvcalc.checks.models import Models
-from kvcalc.core.checks import Assertion, CheckLevel
 from kvcalc.core.deployment import GpuSpec
 
 __all__ = ["Context"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from kvcalc.answers.assertions import Assertion, Found, holds
 from kvcalc.checks.sized import Load, Sized
 from kvcalc.checks.targets import Target
 from kvcalc.checks.words import said
-from kvcalc.core.checks import Assertion, Found, holds
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.search import last_that

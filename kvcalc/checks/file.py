@@ -10,6 +10,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from kvcalc.answers.assertions import Assertion, CheckLevel, parse_assertion
+from kvcalc.answers.finding_codes import FINDING_CODES
+from kvcalc.answers.metrics import Figure, read_figure
 from kvcalc.checks.keys import (
     BESIDE,
     CHECK_KEYS,
@@ -22,7 +25,6 @@ from kvcalc.checks.keys import (
 )
 from kvcalc.checks.models import Named
 from kvcalc.checks.workloads import WorkloadEntry, read_workload
-from kvcalc.core.checks import Assertion, CheckLevel, parse_assertion
 from kvcalc.core.errors import (
     InputError,
     InputFaults,
@@ -30,8 +32,6 @@ from kvcalc.core.errors import (
     KvcalcError,
     UnknownNameError,
 )
-from kvcalc.core.finding_codes import FINDING_CODES
-from kvcalc.core.metrics import Figure, read_figure
 from kvcalc.core.units import parse_tokens
 from kvcalc.core.values import MAX_DIMENSION
 from kvcalc.models.documents import Document, KeyPath, read_document

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kvcalc.answers.assertions import Assertion
 from kvcalc.checks.cards import card_of
 from kvcalc.checks.context import Context
 from kvcalc.checks.file import (
@@ -22,7 +23,6 @@ from kvcalc.checks.servers import of_alternatives, of_entry
 from kvcalc.checks.sized import Load
 from kvcalc.checks.targets import Fault, Target
 from kvcalc.checks.workloads import load_of
-from kvcalc.core.checks import Assertion
 from kvcalc.core.credentials import without_credentials
 from kvcalc.core.errors import InputError, KvcalcError, UsageError
 from kvcalc.core.units import format_bytes

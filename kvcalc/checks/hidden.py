@@ -13,12 +13,12 @@ from functools import cache
 
 import msgspec
 
-from kvcalc.core.checks import Check
+from kvcalc.answers.assertions import Check
 from kvcalc.core.credentials import without_credentials
 from kvcalc.core.dtypes import cache_dtype
 from kvcalc.core.errors import KvcalcError, printable
-from kvcalc.core.weight_dtypes import weight_width
 from kvcalc.manifests.found import Server
+from kvcalc.weights.formats import weight_width
 
 __all__ = ["hide"]
 

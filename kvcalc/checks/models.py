@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from kvcalc.core.errors import InputError, KvcalcError, UnknownNameError, nearest
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.weight_dtypes import WIDTHS
 from kvcalc.models import load_model
 from kvcalc.models.presets import alias_index, load_model_preset
 from kvcalc.models.text import printable
 from kvcalc.models.weight_names import ByName, format_of_name, plain_name
+from kvcalc.weights.formats import WIDTHS
 
 __all__ = ["Found", "Models", "Named", "known_presets"]
 

@@ -7,17 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kvcalc.checks.cards import memory_only
-from kvcalc.checks.cures import cure
-from kvcalc.checks.gpu_findings import on_requests, on_shared_memory
-from kvcalc.checks.hidden import hide
-from kvcalc.checks.plan_findings import on_plan
-from kvcalc.checks.refusals import refusals
-from kvcalc.checks.shared_cards import on_shared_cards
-from kvcalc.checks.sized import Load, MissingFigureError, Sized
-from kvcalc.checks.targets import Fault, Target
-from kvcalc.core.check_report import CheckReport, Deployed, ReadSetting
-from kvcalc.core.checks import (
+from kvcalc.answers.assertions import (
     Assertion,
     Check,
     CheckLevel,
@@ -28,6 +18,17 @@ from kvcalc.core.checks import (
     skipped,
     summary,
 )
+from kvcalc.answers.check_report import CheckReport, Deployed, ReadSetting
+from kvcalc.answers.metrics import METRICS
+from kvcalc.checks.cards import memory_only
+from kvcalc.checks.cures import cure
+from kvcalc.checks.gpu_findings import on_requests, on_shared_memory
+from kvcalc.checks.hidden import hide
+from kvcalc.checks.plan_findings import on_plan
+from kvcalc.checks.refusals import refusals
+from kvcalc.checks.shared_cards import on_shared_cards
+from kvcalc.checks.sized import Load, MissingFigureError, Sized
+from kvcalc.checks.targets import Fault, Target
 from kvcalc.core.credentials import without_credentials
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import (
@@ -37,7 +38,6 @@ from kvcalc.core.errors import (
     WithoutEffectError,
     printable,
 )
-from kvcalc.core.metrics import METRICS
 from kvcalc.core.units import format_bytes, format_count, format_number_of
 from kvcalc.engines import engine_of
 from kvcalc.manifests.found import Finding, Server

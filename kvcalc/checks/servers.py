@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from kvcalc.answers.assertions import Assertion
 from kvcalc.checks.cards import memory_only
 from kvcalc.checks.context import Context
 from kvcalc.checks.file import Entry, Given
@@ -13,18 +14,17 @@ from kvcalc.checks.lengths import is_stretched, lets_longer
 from kvcalc.checks.models import Found
 from kvcalc.checks.sized import Load
 from kvcalc.checks.targets import Fault, Target
-from kvcalc.core.checks import Assertion
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError, printable
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_count, format_number_of
-from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, WIDTHS, weight_width
 from kvcalc.engines import engine_asked
 from kvcalc.engines import known as known_engine
 from kvcalc.manifests.found import Finding, Server, Setting
 from kvcalc.manifests.gpus import find_card, other_device
 from kvcalc.models.hf_config.weight_formats import format_of_section
 from kvcalc.sizing import Question
+from kvcalc.weights.formats import UNKNOWN_FORMAT, WIDTHS, weight_width
 
 __all__ = ["Said", "format_of_weights", "of_alternatives", "of_entry", "of_server"]
 

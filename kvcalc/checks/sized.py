@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
-from kvcalc.core.answers import DeploymentTotals, Figures
+from kvcalc.answers.assertions import Found
+from kvcalc.answers.capacity import DeploymentTotals, Figures
+from kvcalc.answers.compare import compare
+from kvcalc.answers.metrics import METRICS, Figure, length_of
+from kvcalc.answers.results import Comparison
 from kvcalc.core.capacity import binding_rank
-from kvcalc.core.checks import Found
-from kvcalc.core.compare import compare
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.lengths import Lengths, Over
-from kvcalc.core.metrics import METRICS, Figure, length_of
 from kvcalc.core.plan import CachePlan, Rank
-from kvcalc.core.results import Comparison
 from kvcalc.core.rules import Slots
 from kvcalc.engines.changes import Change
 from kvcalc.sizing import Question

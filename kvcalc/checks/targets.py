@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from kvcalc.answers.assertions import Assertion, CheckLevel
 from kvcalc.checks.sized import Load
-from kvcalc.core.checks import Assertion, CheckLevel
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.manifests.found import Finding, Server
 from kvcalc.sizing import Question

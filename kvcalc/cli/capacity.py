@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import typer
 
+from kvcalc.answers.capacity import CapacityAnswer
 from kvcalc.cli import inputs
 from kvcalc.cli.cards import card_settings
 from kvcalc.cli.options import (
@@ -24,7 +25,6 @@ from kvcalc.cli.options import (
 )
 from kvcalc.cli.output import emit, progress
 from kvcalc.cli.values import Values
-from kvcalc.core.answers import CapacityAnswer
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, KvcalcError, UsageError
 from kvcalc.core.lengths import Lengths, Over

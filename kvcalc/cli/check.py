@@ -175,7 +175,7 @@ def _assertions(texts: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _format(values: Values) -> str:
-    from kvcalc.core.weight_dtypes import weight_width
+    from kvcalc.weights.formats import weight_width
 
     name = str(values["quantization"])
     values.at("quantization", lambda: weight_width(name))
@@ -183,7 +183,7 @@ def _format(values: Values) -> str:
 
 
 def _assertion(given: str) -> Any:
-    from kvcalc.core.checks import parse_assertion
+    from kvcalc.answers.assertions import parse_assertion
 
     name, equals, limit = given.partition("=")
     if not equals:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import typer
 
+from kvcalc.answers.compare import compare
+from kvcalc.answers.plan_summary import notes_without
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
     COMPARED,
@@ -21,9 +23,7 @@ from kvcalc.cli.options import (
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
 from kvcalc.core.capacity import short_of
-from kvcalc.core.compare import compare
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.plan_summary import notes_without
 from kvcalc.core.units import format_count
 
 _MEMORY = (

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import typer
 
+from kvcalc.answers.fragmentation import fragmentation, other_reading
+from kvcalc.answers.results import Fragmentation
 from kvcalc.cli import inputs
 from kvcalc.cli.given import idle
 from kvcalc.cli.inputs import holes
@@ -21,9 +23,7 @@ from kvcalc.cli.options import (
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
 from kvcalc.core.errors import UsageError
-from kvcalc.core.fragmentation import fragmentation, other_reading
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.results import Fragmentation
 from kvcalc.core.units import format_number_of
 
 _P, _F = "Memory", "Measured memory"
@@ -106,7 +106,7 @@ def _oom(values: Values) -> None:
 
 def _told(values: Values, name: str) -> None:
     """Judge what an allocator tells of its own memory."""
-    from kvcalc.core.allocator_fit import pool_fragmentation, snapshot_fragmentation
+    from kvcalc.answers.allocator_fit import pool_fragmentation, snapshot_fragmentation
 
     notes: list[str] = []
     units, request = inputs.unit_system(values), inputs.size(values, "request", up=True)

@@ -194,7 +194,7 @@ def _dtype(text: str) -> object:
 
 
 def _weights_in(text: str) -> object:
-    from kvcalc.core.weight_dtypes import weight_width
+    from kvcalc.weights.formats import weight_width
 
     return weight_width(text)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from kvcalc.answers.layer_map import layer_diff, layer_map
 from kvcalc.cli import inputs
 from kvcalc.cli.options import MODEL, OUTPUT, register, text
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
-from kvcalc.core.layer_map import layer_diff, layer_map
 
 _DTYPE = (
     text(

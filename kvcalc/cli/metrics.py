@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from kvcalc.answers.server_metrics import ServerMetrics
 from kvcalc.cli import inputs
 from kvcalc.cli.given import idle
 from kvcalc.cli.options import (
@@ -20,7 +21,6 @@ from kvcalc.cli.options import (
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
 from kvcalc.core.errors import KvcalcError, UsageError
-from kvcalc.core.server_metrics import ServerMetrics
 from kvcalc.measure.metrics import judged, read_metrics
 from kvcalc.measure.metrics.predicted import compared
 from kvcalc.measure.source import named_source, read_page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from kvcalc.answers.per_token import per_token, usual_lengths
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
     COMPARED,
@@ -18,7 +19,6 @@ from kvcalc.cli.options import (
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
 from kvcalc.core.explain import beyond
-from kvcalc.core.per_token import per_token, usual_lengths
 from kvcalc.core.units import parse_tokens
 
 _LENGTHS = (

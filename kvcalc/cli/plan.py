@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from kvcalc.answers.differences import differences
+from kvcalc.answers.plan_summary import summarise, too_much
+from kvcalc.answers.results import Difference
 from kvcalc.cli import inputs
 from kvcalc.cli.options import (
     COMPARED,
@@ -17,11 +20,8 @@ from kvcalc.cli.options import (
 from kvcalc.cli.output import emit
 from kvcalc.cli.values import Values
 from kvcalc.core.deployment import Deployment, GpuSpec
-from kvcalc.core.differences import differences
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.plan_summary import summarise, too_much
-from kvcalc.core.results import Difference
 from kvcalc.engines import start_up_log
 
 

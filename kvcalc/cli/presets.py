@@ -10,13 +10,13 @@ from pathlib import Path
 import typer
 
 from kvcalc import __version__
+from kvcalc.answers.per_token import layer_groups
+from kvcalc.answers.results import FileFault, PresetDetail, PresetSummary, PresetVariant
 from kvcalc.cli.inputs import echo, preset_folders
 from kvcalc.cli.options import OUTPUT, Group, argument, register, text
 from kvcalc.cli.output import emit, say, write_out
 from kvcalc.cli.values import Values
 from kvcalc.core.errors import InputError, InvalidValueError, UnknownNameError
-from kvcalc.core.per_token import layer_groups
-from kvcalc.core.results import FileFault, PresetDetail, PresetSummary, PresetVariant
 from kvcalc.core.units import format_number_of
 from kvcalc.models import load_model
 from kvcalc.models.documents import Document, Plain, read_document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from kvcalc.answers.probed import ProbeResult
 from kvcalc.cli import inputs
 from kvcalc.cli.given import idle
 from kvcalc.cli.options import (
@@ -22,7 +23,6 @@ from kvcalc.cli.values import Values
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError, UsageError
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.probed import ProbeResult
 from kvcalc.measure.probe import BACKENDS, KERNELS, KINDS, open_device
 from kvcalc.measure.probe.findings import ProbeLog, as_json, found, from_json
 

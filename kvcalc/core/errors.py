@@ -97,7 +97,7 @@ class UnsupportedError(KvcalcError):
 
     Args:
         message, hint, where: as of every error.
-        code: the finding that the refusal is reported as (core.finding_codes).
+        code: the finding that the refusal is reported as (answers.finding_codes).
         setting: the setting that is refused, by its name in a Deployment or its engine_args; empty
             where no single one is.
     """

@@ -78,7 +78,7 @@ class Floor(Value, frozen=True, kw_only=True):
     """The fewest units of a pool with which an engine starts, whatever one sequence needs.
 
     Attributes:
-        code: the finding that fewer are reported as (core.finding_codes).
+        code: the finding that fewer are reported as (answers.finding_codes).
         pool: the pool's name; of unequal ranks the one with the fewest units decides.
         units: the fewest, reserved ones counted, as the engine counts them.
         setting: the setting that asks for so many.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcalc.core.results import EngineSummary
+from kvcalc.answers.results import EngineSummary
 
 __all__ = ["about"]
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from kvcalc.core.memory import Term
     from kvcalc.core.model import ModelSpec
     from kvcalc.core.plan import CachePlan
-    from kvcalc.core.weight_loading import Loading
     from kvcalc.engines.changes import Change
     from kvcalc.engines.command import Words
+    from kvcalc.weights.loading import Loading
 
 __all__ = ["Engine", "Sizes"]
 
@@ -250,7 +250,7 @@ class Engine:
             deployment: as asked for.
             plan: of both.
         """
-        from kvcalc.core.weight_loading import Loading
+        from kvcalc.weights.loading import Loading
 
         return Loading(dtype=plan.model_dtype)
 

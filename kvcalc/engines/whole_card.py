@@ -12,7 +12,7 @@ from kvcalc.core.memory import MemoryBudget, Term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.visible import context_term, named_card, whole_card
-from kvcalc.core.widths import widths_of
+from kvcalc.weights.widths import widths_of
 
 __all__ = ["budgets"]
 

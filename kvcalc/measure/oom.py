@@ -9,9 +9,9 @@ from itertools import islice
 from math import prod
 from typing import BinaryIO
 
+from kvcalc.allocator.oom import judge
+from kvcalc.allocator.oom_values import Amount, OomText, OutOfMemory, ProcessMemory
 from kvcalc.core.errors import InputError, printable
-from kvcalc.core.oom import judge
-from kvcalc.core.oom_values import Amount, OomText, OutOfMemory, ProcessMemory
 from kvcalc.core.units import UnitSystem, cdiv
 from kvcalc.measure.feed import file_name, read_small
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO, NoReturn
 
-from kvcalc.core.allocator_state import PoolState
+from kvcalc.allocator.state import PoolState
 from kvcalc.core.errors import InputError
 from kvcalc.core.units import format_count
 from kvcalc.measure.feed import file_name, read_small

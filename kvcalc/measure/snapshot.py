@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NoReturn, TypeGuard
 
+from kvcalc.allocator.segments import MIN_BLOCK, SMALL_SEGMENT, Block, OomEvent, Segment, Snapshot
 from kvcalc.core.errors import InputError, KvcalcError, printable
-from kvcalc.core.segments import MIN_BLOCK, SMALL_SEGMENT, Block, OomEvent, Segment, Snapshot
 from kvcalc.core.units import format_bytes, format_count
 from kvcalc.measure.feed import file_name, read_up_to
 from kvcalc.models.json_documents import decode_json, read_json

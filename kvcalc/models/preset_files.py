@@ -386,7 +386,7 @@ def _check_size(size: Plain, faults: Faults) -> None:
 
 
 def _check_format(name: str) -> None:
-    from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, weight_width  # few presets name one
+    from kvcalc.weights.formats import UNKNOWN_FORMAT, weight_width  # few presets name one
 
     if name != UNKNOWN_FORMAT:
         weight_width(name)

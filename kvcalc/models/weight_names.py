@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kvcalc.core.errors import UnknownNameError
 from kvcalc.core.tables import read_table
-from kvcalc.core.weight_dtypes import weight_width
+from kvcalc.weights.formats import weight_width
 
 __all__ = ["ByName", "format_of_name", "plain_name"]
 
@@ -38,7 +38,7 @@ class ByName(NamedTuple):
     """What a name says of the weights.
 
     Attributes:
-        format: as `core.weight_dtypes` knows it; None: 16 bits, as the model's own config says.
+        format: as `weights.formats` knows it; None: 16 bits, as the model's own config says.
         word: of the name, that says so.
         usual: the name has no word for it, and this is what its kind has as a rule.
     """

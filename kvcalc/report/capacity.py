@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from kvcalc.core.answers import (
+from kvcalc.answers.capacity import (
     At,
     CapacityAnswer,
     Figures,

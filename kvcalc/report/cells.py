@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvcalc.core.results import PerToken, PresetDetail
+from kvcalc.answers.results import PerToken, PresetDetail
 from kvcalc.core.units import format_count
 from kvcalc.report.blocks import Block, Formula, Grid, Heading
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvcalc.core.check_report import CheckReport, Deployed
-from kvcalc.core.checks import Check, CheckSummary, told, worst_first
+from kvcalc.answers.assertions import Check, CheckSummary, told, worst_first
+from kvcalc.answers.check_report import CheckReport, Deployed
 from kvcalc.core.units import UnitSystem
 from kvcalc.report.blocks import Block, Grid, Heading, Text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.core.results import Comparison
+from kvcalc.answers.results import Comparison
 from kvcalc.core.units import format_count, format_number_of, format_ratio
 from kvcalc.core.waste import WASTE_NAMES
 from kvcalc.report.blocks import Bar, Bars, Block, Grid, Heading, Text

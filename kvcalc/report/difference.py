@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.core.changes import Changed
-from kvcalc.core.metrics import metric_of, shown
+from kvcalc.answers.changes import Changed
+from kvcalc.answers.metrics import metric_of, shown
 from kvcalc.core.units import UnitSystem
 from kvcalc.report.blocks import Block, Grid, Heading, Text
 from kvcalc.report.cells import NONE

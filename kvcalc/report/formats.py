@@ -18,7 +18,7 @@ from kvcalc.core.units import UnitSystem
 from kvcalc.report.blocks import Block
 
 if TYPE_CHECKING:
-    from kvcalc.core.check_report import CheckReport
+    from kvcalc.answers.check_report import CheckReport
 
 __all__ = ["COMMON", "OWN", "Answer", "Screen", "fit", "names", "render"]
 
@@ -130,7 +130,7 @@ def _blocks(answer: Answer, units: UnitSystem) -> Sequence[Block]:
 
 
 def _report(answer: Answer) -> CheckReport:
-    from kvcalc.core.check_report import CheckReport  # of one command
+    from kvcalc.answers.check_report import CheckReport  # of one command
 
     return CheckReport(results=tuple(answer.results), **answer.members)
 
@@ -216,7 +216,7 @@ def _gitlab(answer: Answer, units: UnitSystem, screen: Screen) -> str:
 
 def _diff_csv(answer: Answer, units: UnitSystem, screen: Screen) -> str:
     del units, screen
-    from kvcalc.core.changes import Changed  # of one command
+    from kvcalc.answers.changes import Changed  # of one command
     from kvcalc.report.records import columns_csv
 
     return columns_csv(Changed.__struct_fields__, answer.results)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvcalc.core.allocator_request import RequestFit
-from kvcalc.core.allocator_state import AllocatorState, HoleGroup
-from kvcalc.core.results import Fragmentation
-from kvcalc.core.segments import stream_name
+from kvcalc.allocator.request import RequestFit
+from kvcalc.allocator.segments import stream_name
+from kvcalc.allocator.state import AllocatorState, HoleGroup
+from kvcalc.answers.results import Fragmentation
 from kvcalc.core.units import format_count, format_number_of, format_ratio, format_times
 from kvcalc.report.blocks import Bar, Bars, Block, Grid, Heading, Text
 from kvcalc.report.cells import NONE, Size, exact, formula, maybe

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kvcalc.core.checks import Check, told, worst_first
+from kvcalc.answers.assertions import Check, told, worst_first
 from kvcalc.core.units import UnitSystem
 
 __all__ = ["as_commands"]

@@ -11,7 +11,7 @@ import json
 import posixpath
 from collections.abc import Sequence
 
-from kvcalc.core.checks import Check, told, worst_first
+from kvcalc.answers.assertions import Check, told, worst_first
 from kvcalc.core.units import UnitSystem
 
 __all__ = ["as_code_quality"]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
-from kvcalc.core.checks import Check, told
+from kvcalc.answers.assertions import Check, told
 from kvcalc.core.units import UnitSystem
 
 __all__ = ["as_junit"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.core.results import LayerDiff, LayerDifference, LayerMap, LayerSpan
+from kvcalc.answers.results import LayerDiff, LayerDifference, LayerMap, LayerSpan
 from kvcalc.core.units import format_count
 from kvcalc.report.blocks import Block, Code, Grid, Heading, Text
 from kvcalc.report.cells import maybe

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvcalc.answers.results import (
+    EngineSummary,
+    FileFault,
+    PresetDetail,
+    PresetSummary,
+    PresetVariant,
+)
 from kvcalc.core.deployment import GpuSpec
-from kvcalc.core.results import EngineSummary, FileFault, PresetDetail, PresetSummary, PresetVariant
 from kvcalc.core.size import ModelSize
 from kvcalc.core.units import format_count
 from kvcalc.report.blocks import Block, Grid, Heading, Text

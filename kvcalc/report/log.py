@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.core.logs import Difference, Fact, LogAnswer, LogComparison, LoggedTerm
+from kvcalc.answers.logs import Difference, Fact, LogAnswer, LogComparison, LoggedTerm
 from kvcalc.core.units import format_count
 from kvcalc.report.bars import stacked
 from kvcalc.report.blocks import Block, Code, Grid, Heading, Text

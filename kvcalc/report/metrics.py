@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kvcalc.core.server_metrics import PredictedCapacity, ServerMetrics, WasteNow, said_name
+from kvcalc.answers.server_metrics import PredictedCapacity, ServerMetrics, WasteNow, said_name
 from kvcalc.core.units import format_count, format_ratio
 from kvcalc.report.blocks import Block, Grid, Heading, Text
 from kvcalc.report.cells import NONE, Size, maybe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcalc.core.oom_values import Amount, OutOfMemory
+from kvcalc.allocator.oom_values import Amount, OutOfMemory
 from kvcalc.report.blocks import Block, Formula, Grid, Heading, Text
 from kvcalc.report.cells import Size
 

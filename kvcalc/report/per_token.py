@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.core.results import Growth, PerToken, SequenceSize
+from kvcalc.answers.results import Growth, PerToken, SequenceSize
 from kvcalc.core.units import format_count, format_number_of
 from kvcalc.report.blocks import Block, Formula, Grid, Heading
 from kvcalc.report.cells import NONE, Size, layer_grid, maybe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvcalc.core.results import PlanGroup, PlanSummary, StartUp
+from kvcalc.answers.results import PlanGroup, PlanSummary, StartUp
 from kvcalc.core.units import format_count, format_number_of, format_ratio
 from kvcalc.core.waste import WASTE_NAMES
 from kvcalc.report.blocks import Block, Code, Grid, Heading, Text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kvcalc.core.probed import MeasuredBytes, ProbeDifference, ProbeResult
+from kvcalc.answers.probed import MeasuredBytes, ProbeDifference, ProbeResult
 from kvcalc.core.units import format_bytes, format_count, format_number_of
 from kvcalc.report.blocks import Block, Grid, Heading, Text
 from kvcalc.report.cells import NONE, Size

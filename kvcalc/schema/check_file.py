@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvcalc.answers.assertions import LEVELS, assertion_names
+from kvcalc.answers.finding_codes import FINDING_CODES
+from kvcalc.answers.metrics import METRICS, Kind
 from kvcalc.checks.keys import (
     BESIDE,
     CHECK_KEYS,
@@ -13,10 +16,7 @@ from kvcalc.checks.keys import (
     TOP_BESIDE,
     Form,
 )
-from kvcalc.core.checks import LEVELS, assertion_names
-from kvcalc.core.finding_codes import FINDING_CODES
 from kvcalc.core.lengths import OVER_POLICIES
-from kvcalc.core.metrics import METRICS, Kind
 from kvcalc.core.values import MAX_DIMENSION
 
 __all__ = ["check_file_schema"]

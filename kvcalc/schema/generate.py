@@ -7,16 +7,14 @@ from typing import Any, get_args
 
 import msgspec
 
-from kvcalc.core.answers import CapacityAnswer
-from kvcalc.core.changes import Changed
-from kvcalc.core.check_report import Deployed
-from kvcalc.core.checks import Check, CheckSummary
-from kvcalc.core.deployment import GpuSpec
-from kvcalc.core.layers import MAX_LAYERS, Cache
-from kvcalc.core.logs import LogAnswer, LogComparison
-from kvcalc.core.oom_values import OutOfMemory
-from kvcalc.core.probed import ProbeResult
-from kvcalc.core.results import (
+from kvcalc.allocator.oom_values import OutOfMemory
+from kvcalc.answers.assertions import Check, CheckSummary
+from kvcalc.answers.capacity import CapacityAnswer
+from kvcalc.answers.changes import Changed
+from kvcalc.answers.check_report import Deployed
+from kvcalc.answers.logs import LogAnswer, LogComparison
+from kvcalc.answers.probed import ProbeResult
+from kvcalc.answers.results import (
     Comparison,
     EngineSummary,
     FileFault,
@@ -28,7 +26,9 @@ from kvcalc.core.results import (
     PresetDetail,
     PresetSummary,
 )
-from kvcalc.core.server_metrics import ServerMetrics
+from kvcalc.answers.server_metrics import ServerMetrics
+from kvcalc.core.deployment import GpuSpec
+from kvcalc.core.layers import MAX_LAYERS, Cache
 from kvcalc.models.preset_files import ModelFile
 from kvcalc.schema.check_file import check_file_schema
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, get_args
 
-from kvcalc.core.answers import (
+from kvcalc.answers.capacity import (
     At,
     CapacityAnswer,
     Figures,
@@ -14,10 +14,10 @@ from kvcalc.core.answers import (
     RefusedLever,
     Solution,
 )
+from kvcalc.answers.plan_summary import notes_without
 from kvcalc.core.capacity import binding_rank
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.memory import End
-from kvcalc.core.plan_summary import notes_without
 from kvcalc.core.units import format_count
 from kvcalc.engines import engine_of, start_up_log
 from kvcalc.sizing.figured import figured

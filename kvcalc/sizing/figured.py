@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kvcalc.core.answers import Figures
+from kvcalc.answers.capacity import Figures
 from kvcalc.core.capacity import Budgets
 from kvcalc.core.memory import End
 from kvcalc.sizing.figures import figures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import get_args
 
-from kvcalc.core.answers import At, DeploymentTotals, Figures, RankBudget, TermBounds
+from kvcalc.answers.capacity import At, DeploymentTotals, Figures, RankBudget, TermBounds
 from kvcalc.core.capacity import capacity, least_of, longest_held, requests_that_fit
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.memory import End, MemoryBudget, Term

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kvcalc.core.answers import Layout
+from kvcalc.answers.capacity import Layout
 from kvcalc.core.errors import InvalidValueError, KvcalcError
 from kvcalc.core.model import stage_sizes
 from kvcalc.engines import engine_of

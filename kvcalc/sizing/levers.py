@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcalc.core.answers import Figures, Lever, RefusedLever
+from kvcalc.answers.capacity import Figures, Lever, RefusedLever
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_count
 from kvcalc.engines import engine_of

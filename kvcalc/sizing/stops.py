@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kvcalc.core.answers import StartRefusal
+from kvcalc.answers.capacity import StartRefusal
 from kvcalc.core.capacity import Budgets, capacity, least_of, short_of
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.memory import End

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kvcalc.core.answers import Figures, Solution
+from kvcalc.answers.capacity import Figures, Solution
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.units import format_bytes, format_number_of
-from kvcalc.core.weight_dtypes import weight_width
 from kvcalc.engines import engine_of
 from kvcalc.engines.command import Words
 from kvcalc.sizing.question import Question, work
 from kvcalc.sizing.solve.searches import Solved
+from kvcalc.weights.formats import weight_width
 
 __all__ = ["command", "suggested"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kvcalc.core.answers import Figures, Solution
+from kvcalc.answers.capacity import Figures, Solution
 from kvcalc.core.capacity import allocated
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import KvcalcError

@@ -10,11 +10,11 @@ from kvcalc.core.memory import Term
 from kvcalc.core.model import PARTITION, ModelSpec, stage_partition
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.size import ModelSize
-from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, weight_width
-from kvcalc.core.weight_loading import Loading, as_loaded
-from kvcalc.core.weights import beside_bytes, weights_on_rank
 from kvcalc.engines import engine_of
 from kvcalc.sizing.sizes import sizes_of
+from kvcalc.weights.formats import UNKNOWN_FORMAT, weight_width
+from kvcalc.weights.loading import Loading, as_loaded
+from kvcalc.weights.on_rank import beside_bytes, weights_on_rank
 
 __all__ = ["as_weighed", "weights_of"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from kvcalc.answers.assertions import Assertion, Check, parse_assertion
+from kvcalc.answers.check_report import CheckReport
 from kvcalc.checks.context import Context
 from kvcalc.checks.gather import Options, gather
 from kvcalc.checks.models import Models, Named
 from kvcalc.checks.run import run
 from kvcalc.checks.servers import of_server
 from kvcalc.checks.targets import Target
-from kvcalc.core.check_report import CheckReport
-from kvcalc.core.checks import Assertion, Check, parse_assertion
 from kvcalc.engines import engine_of
 from kvcalc.manifests.found import Finding, GpuRequest, Invocation, Server, Setting, Word
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import kvcalc
+from kvcalc.answers.assertions import Check, Found, check, parse_assertion, summary
+from kvcalc.answers.check_report import CheckReport
 from kvcalc.checks.baseline import Known, against, read_baseline
-from kvcalc.core.check_report import CheckReport
-from kvcalc.core.checks import Check, Found, check, parse_assertion, summary
 from kvcalc.core.errors import InputError
 
 NEED = "vllm serve meta-llama/Llama-3.1-70B --max-model-len {} --tensor-parallel-size {}"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import kvcalc
+from kvcalc.answers.finding_codes import FINDING_CODES
 from kvcalc.checks.file import read_check_file
 from kvcalc.core.errors import InputFaults
-from kvcalc.core.finding_codes import FINDING_CODES
 from kvcalc.engines.refusals import TABLES, rows
 
 ROOT = Path(kvcalc.__file__).parent

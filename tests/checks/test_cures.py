@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import kvcalc
+from kvcalc.answers.assertions import Check
+from kvcalc.answers.check_report import CheckReport
 from kvcalc.checks.gather import Options, gather
 from kvcalc.checks.run import run
-from kvcalc.core.check_report import CheckReport
-from kvcalc.core.checks import Check
 from tests.checks.builders import by_code, checked, codes
 
 COMMANDS = {

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kvcalc.answers.assertions import Check
+from kvcalc.answers.check_report import CheckReport
 from kvcalc.checks.gather import Options, gather
 from kvcalc.checks.run import run
-from kvcalc.core.check_report import CheckReport
-from kvcalc.core.checks import Check
 from kvcalc.core.deployment import Deployment
 from kvcalc.manifests.found import Server
 from kvcalc.models import load_model

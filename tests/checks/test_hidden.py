@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kvcalc.answers.assertions import Check
 from kvcalc.checks.hidden import hide
-from kvcalc.core.checks import Check
 from kvcalc.core.credentials import without_credentials
 from kvcalc.manifests.found import Invocation, Server, Setting
 from tests.cli.harness import call, clean

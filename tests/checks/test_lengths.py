@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import kvcalc
-from kvcalc.core.check_report import CheckReport
+from kvcalc.answers.check_report import CheckReport
 from tests.checks.builders import by_code, codes, gpus, report_on, server
 
 SGLANG = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kvcalc.answers.assertions import Check
+from kvcalc.answers.check_report import CheckReport
 from kvcalc.checks.gather import Options, gather
 from kvcalc.checks.run import run
-from kvcalc.core.check_report import CheckReport
-from kvcalc.core.checks import Check
 from kvcalc.engines.refusals import by_code
 from tests.checks.builders import codes, gpus, report_on, server
 

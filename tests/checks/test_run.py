@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import kvcalc
+from kvcalc.answers.metrics import METRICS
 from kvcalc.checks.gather import Options, gather
 from kvcalc.checks.run import run
-from kvcalc.core.metrics import METRICS
 from kvcalc.sizing import Question
 from kvcalc.sizing.question import work
 from kvcalc.sizing.worked import Worked

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from kvcalc.answers.capacity import CapacityAnswer
 from kvcalc.cli.help_topics import NEEDS
-from kvcalc.core.answers import CapacityAnswer
 from tests.cli.harness import Outcome, call, is_fault, validate
 from tests.models.gguf.writer import metadata
 from tests.models.test_sources import GGUF_KEYS

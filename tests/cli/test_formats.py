@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from kvcalc import __version__
-from kvcalc.core.results import FileFault
+from kvcalc.answers.results import FileFault
 from kvcalc.engines import ENGINES
 from tests.cli.harness import call, is_fault, python, rows_of, validate
 

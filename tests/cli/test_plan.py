@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvcalc.core.results import PlanGroup, PlanRank, PlanSummary, StartUp
+from kvcalc.answers.results import PlanGroup, PlanRank, PlanSummary, StartUp
 from tests.cli.harness import Outcome, call, is_fault
 
 GIB = 2**30

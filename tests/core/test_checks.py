@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvcalc.core.check_report import CheckReport
-from kvcalc.core.checks import (
+from kvcalc.answers.assertions import (
     STATUSES,
     Check,
     Found,
@@ -19,8 +18,9 @@ from kvcalc.core.checks import (
     told,
     worst_first,
 )
+from kvcalc.answers.check_report import CheckReport
+from kvcalc.answers.metrics import METRICS, Figure, metric_of, read_figure, shown
 from kvcalc.core.errors import ChecksFailed, InvalidValueError, UnknownNameError
-from kvcalc.core.metrics import METRICS, Figure, metric_of, read_figure, shown
 
 LIMITS: dict[str, Figure] = {
     # kind: a limit with room on both sides

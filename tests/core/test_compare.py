@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvcalc.core.compare import compare
+from kvcalc.answers.compare import compare
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.lengths import EXAMPLE_LENGTHS, Lengths
 from kvcalc.core.model import ModelSpec

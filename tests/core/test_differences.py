@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pytest
 
+from kvcalc.answers.differences import differences
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.differences import differences
 from kvcalc.core.plan import CachePlan
 from kvcalc.engines import plan
 from kvcalc.models import load_model

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from kvcalc.answers.fragmentation import Memory, fragmentation, other_reading
+from kvcalc.answers.results import Fragmentation
 from kvcalc.core.errors import InvalidValueError, UsageError
-from kvcalc.core.fragmentation import Memory, fragmentation, other_reading
-from kvcalc.core.results import Fragmentation
 from kvcalc.core.units import parse_bytes
 from tests.core import builders
 from tests.core.builders import GIB, model, plan_of

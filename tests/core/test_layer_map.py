@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from kvcalc.answers.layer_map import layer_diff, layer_map
+from kvcalc.answers.results import LayerDifference
 from kvcalc.core.attention import FullAttention, SharedKv, SlidingWindow
-from kvcalc.core.layer_map import layer_diff, layer_map
 from kvcalc.core.layers import LayerRun
-from kvcalc.core.results import LayerDifference
 from tests.core import builders
 from tests.core.builders import model
 

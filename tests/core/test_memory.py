@@ -8,7 +8,7 @@ from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
 from kvcalc.core.visible import visible
-from kvcalc.core.widths import Span
+from kvcalc.weights.widths import Span
 
 _GIB = 2**30
 

@@ -6,11 +6,11 @@ from fractions import Fraction
 
 import msgspec
 
+from kvcalc.answers.per_token import layer_groups, per_token
+from kvcalc.answers.results import SequenceSize
 from kvcalc.core.attention import SharedKv
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.per_token import layer_groups, per_token
-from kvcalc.core.results import SequenceSize
 from kvcalc.core.rules import Grow
 from tests.core import builders
 from tests.core.builders import model, plan_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kvcalc.answers.plan_summary import summarise
+from kvcalc.answers.results import PlanGroup, PlanRank, Totals
 from kvcalc.core.plan import CachePlan, Rank, Rows
-from kvcalc.core.plan_summary import summarise
-from kvcalc.core.results import PlanGroup, PlanRank, Totals
 from kvcalc.core.rules import Chunk, Compressed, Fixed, Grow, Rule, Slots, Whole, Window
 from tests.core import builders
 from tests.core.builders import GIB, plan_of

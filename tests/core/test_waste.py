@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from kvcalc.answers.results import Totals
 from kvcalc.core.errors import InvalidValueError
-from kvcalc.core.results import Totals
 from kvcalc.core.waste import WASTE_NAMES, Wastes
 
 SOME = Wastes(

@@ -11,14 +11,14 @@ import pytest
 
 from kvcalc.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.parameters import count_parts, parameters, total
 from kvcalc.core.size import ModelSize, Tower
-from kvcalc.core.weight_dtypes import weight_width
-from kvcalc.core.weight_loading import Loading
-from kvcalc.core.weights import beside_bytes, weights_on_rank
 from kvcalc.models import load_model, shape_model
 from kvcalc.models.presets import load_model_preset
 from kvcalc.models.weights import Tensor, summarise, with_weights
+from kvcalc.weights.formats import weight_width
+from kvcalc.weights.loading import Loading
+from kvcalc.weights.on_rank import beside_bytes, weights_on_rank
+from kvcalc.weights.parameters import count_parts, parameters, total
 from tests.conftest import ABSENT, SHARED
 
 TABLE = Path(__file__).with_name("weight_errors.tsv")

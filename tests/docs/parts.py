@@ -10,13 +10,13 @@ from typing import Any
 
 import typer
 
+from kvcalc.answers.metrics import METRICS
 from kvcalc.cli.app import build
 from kvcalc.cli.commands import COMMANDS
 from kvcalc.cli.settings import SETTINGS
 from kvcalc.core.dtypes import DTYPES, Row, cache_dtype
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import CACHE_KINDS
-from kvcalc.core.metrics import METRICS
 from kvcalc.core.waste import WASTE_NAMES
 from kvcalc.engines.none import CONVENTION
 from kvcalc.models.hf_config.registry import ARCHITECTURES

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from unittest import mock
 
 import kvcalc.checks.run as checks
+from kvcalc.answers.check_report import CheckReport
 from kvcalc.checks.targets import Target
-from kvcalc.core.check_report import CheckReport
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.model import ModelSpec

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcalc.core.finding_codes import FINDING_CODES
+from kvcalc.answers.finding_codes import FINDING_CODES
 from kvcalc.engines.refusals import TABLES, Row, by_code, rows
 from tests.docs.refusals import RELEASES, checked, logged
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from kvcalc.answers.assertions import Check, parse_assertion
 from kvcalc.checks.gather import Options, gather
 from kvcalc.checks.run import run
-from kvcalc.core.checks import Check, parse_assertion
 from kvcalc.manifests import read_paths
 from kvcalc.manifests.found import Finding, Server
 from tests.manifests.compared import of_server

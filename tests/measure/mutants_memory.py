@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kvcalc.core.allocator_fit import pool_fragmentation, snapshot_fragmentation
+from kvcalc.answers.allocator_fit import pool_fragmentation, snapshot_fragmentation
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.plan import CachePlan

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import kvcalc
-from kvcalc.core.server_metrics import ServerMetrics
+from kvcalc.answers.server_metrics import ServerMetrics
 from kvcalc.engines import start_up_log
 from kvcalc.measure.metrics import judged, read_metrics
 from kvcalc.measure.metrics.predicted import compared

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import kvcalc
+from kvcalc.answers.server_metrics import ServerMetrics
 from kvcalc.core.errors import InputError
-from kvcalc.core.server_metrics import ServerMetrics
 from kvcalc.core.units import format_bytes
 from kvcalc.measure.metrics import judged, read_metrics
 from kvcalc.measure.metrics.predicted import compared

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvcalc
-from kvcalc.core import oom_words
+from kvcalc.allocator import oom_words
+from kvcalc.allocator.oom import judge
+from kvcalc.allocator.oom_values import Amount, OomText
 from kvcalc.core.errors import InputError
-from kvcalc.core.oom import judge
-from kvcalc.core.oom_values import Amount, OomText
 from kvcalc.measure.oom import MAX_TEXTS, amount, exact, read_oom, read_oom_file, read_oom_texts
 from tests.conftest import ABSENT, SHARED
 from tests.measure.allocator.model import SyntheticAllocator, SyntheticOutOfMemoryError

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kvcalc.core.allocator_fit import pool_fragmentation
-from kvcalc.core.allocator_state import PoolState
+from kvcalc.allocator.state import PoolState
+from kvcalc.answers.allocator_fit import pool_fragmentation
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InputError
 from kvcalc.core.plan import CachePlan

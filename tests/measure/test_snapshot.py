@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvcalc
-from kvcalc.core.allocator_state import fragmentation_index, histogram, state_of
+from kvcalc.allocator.segments import SMALL_SEGMENT, Snapshot, device_bytes
+from kvcalc.allocator.state import fragmentation_index, histogram, state_of
 from kvcalc.core.errors import InputError, InvalidValueError, UsageError
-from kvcalc.core.segments import SMALL_SEGMENT, Snapshot, device_bytes
 from kvcalc.measure.snapshot import MAX_BLOCKS, MAX_JSON_BYTES, read_snapshot, snapshot_of
 from tests.measure.allocator.model import SyntheticAllocator
 

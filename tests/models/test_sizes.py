@@ -10,7 +10,6 @@ import pytest
 
 from kvcalc.core.errors import InputError, UnavailableError
 from kvcalc.core.size import ModelSize, Tower
-from kvcalc.core.weights import weights_on_rank
 from kvcalc.models import hub, load_model
 from kvcalc.models.documents import read_document
 from kvcalc.models.hf_config import read_config
@@ -19,6 +18,7 @@ from kvcalc.models.preset_files import check_model
 from kvcalc.models.preset_writer import preset_text, size_lines
 from kvcalc.models.presets import preset_folder
 from kvcalc.models.weights import read_safetensors
+from kvcalc.weights.on_rank import weights_on_rank
 from tests.models.test_safetensors import write
 
 LLAMA: dict[str, Any] = {

@@ -8,10 +8,10 @@ from importlib.resources import files
 import pytest
 
 from kvcalc.core.errors import UnknownNameError
-from kvcalc.core.weight_dtypes import quantised, weight_width
-from kvcalc.core.weights import weights_on_rank
 from kvcalc.models import load_model
 from kvcalc.models.weight_names import format_of_name, plain_name
+from kvcalc.weights.formats import quantised, weight_width
+from kvcalc.weights.on_rank import weights_on_rank
 
 _TABLE = files("kvcalc.models").joinpath("weight_names.tsv").read_text(encoding="utf-8")
 ROWS = list(csv.DictReader(_TABLE.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))

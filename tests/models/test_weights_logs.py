@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kvcalc.core.weights import beside_bytes, weights_on_rank
 from kvcalc.models import load_model
+from kvcalc.weights.on_rank import beside_bytes, weights_on_rank
 from tests.conftest import ABSENT, SHARED
 
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason=ABSENT)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvcalc.core.answers import CapacityAnswer, Figures
+from kvcalc.answers.capacity import CapacityAnswer, Figures
+from kvcalc.answers.per_token import per_token
+from kvcalc.answers.plan_summary import summarise
+from kvcalc.answers.results import PerToken
 from kvcalc.core.capacity import capacity
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.per_token import per_token
-from kvcalc.core.plan_summary import summarise
-from kvcalc.core.results import PerToken
 from kvcalc.core.units import add_rates
 from kvcalc.engines import ENGINES, plan
 from kvcalc.models import load_model

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from kvcalc.answers.plan_summary import summarise
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import (
     InvalidValueError,
@@ -18,7 +19,6 @@ from kvcalc.core.errors import (
 )
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.plan_summary import summarise
 from kvcalc.core.waste import Wastes
 from kvcalc.engines import ENGINES, plan, start_up_log
 from tests.property.test_vllm_laws import NAMES, RARE, model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcalc.core.fragmentation import Memory, fragmentation
+from kvcalc.answers.fragmentation import Memory, fragmentation
 from tests.core.builders import ARTICLE, plan_of
 from tests.property.strategies import SETTINGS
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from kvcalc.answers.compare import compare
+from kvcalc.answers.plan_summary import summarise
 from kvcalc.core.capacity import requests_that_fit, start_up_limit, start_up_need
-from kvcalc.core.compare import compare
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import Cache
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Pool, Rank
-from kvcalc.core.plan_summary import summarise
 from kvcalc.core.rules import Compressed
 from kvcalc.core.units import UNIT_SYSTEMS, UnitSystem, add_rates, format_bytes, parse_bytes
 from kvcalc.core.waste import WASTE_NAMES, Wastes

@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from kvcalc.answers.plan_summary import summarise
 from kvcalc.core.capacity import start_up_need
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError, UnsupportedError
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
-from kvcalc.core.plan_summary import summarise
 from kvcalc.core.units import UNIT_SYSTEMS
 from kvcalc.core.waste import Wastes
 from kvcalc.engines import plan, start_up_log

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from kvcalc.core.check_report import CheckReport, Deployed, ReadSetting
-from kvcalc.core.checks import Check, Found, check, parse_assertion, skipped, summary
+from kvcalc.answers.assertions import Check, Found, check, parse_assertion, skipped, summary
+from kvcalc.answers.check_report import CheckReport, Deployed, ReadSetting
 from kvcalc.report import checks_table, github, gitlab, junit, markdown, records, table
 
 NASTY = 'a%b\n::error::c, d: "e" <f> |g| é &amp; \x07]]>'

@@ -9,7 +9,7 @@ import pytest
 
 import kvcalc
 from kvcalc import Deployment, load_model
-from kvcalc.core.answers import CapacityAnswer
+from kvcalc.answers.capacity import CapacityAnswer
 from kvcalc.core.deployment import GpuSpec
 from kvcalc.engines import ENGINES
 from kvcalc.models import shape_model

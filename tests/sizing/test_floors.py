@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvcalc import Deployment, load_model
-from kvcalc.core.answers import CapacityAnswer
+from kvcalc.answers.capacity import CapacityAnswer
 from kvcalc.core.capacity import capacity
 from kvcalc.engines import plan, start_up_log
 from kvcalc.models.presets import load_gpu

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcalc.core.answers import CapacityAnswer
+from kvcalc.answers.capacity import CapacityAnswer
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError, UnsupportedError
 from kvcalc.engines.changes import Change, changed

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvcalc.core.answers import CapacityAnswer
+from kvcalc.answers.capacity import CapacityAnswer
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.models.presets import load_gpu
 from kvcalc.models.sources import load_model

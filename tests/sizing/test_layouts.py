@@ -7,11 +7,11 @@ import pytest
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.model import PARTITION, stage_partition
-from kvcalc.core.weights import weights_on_rank
 from kvcalc.engines import plan
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
+from kvcalc.weights.on_rank import weights_on_rank
 
 
 def _question(model: str, stages: int, **args: str) -> Question:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kvcalc.core.answers import CapacityAnswer
+from kvcalc.answers.capacity import CapacityAnswer
 from kvcalc.core.deployment import Deployment
 from kvcalc.sizing import Question, answer
 from tests.engines.sglang.log_cases import CASES as SGLANG

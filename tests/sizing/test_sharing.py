@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvcalc.core.answers import Figures
+from kvcalc.answers.capacity import Figures
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.memory import MemoryBudget, Term

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcalc.core.answers import CapacityAnswer
+from kvcalc.answers.capacity import CapacityAnswer
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.memory import MemoryBudget, Term

@@ -24,11 +24,11 @@ from pathlib import Path
 
 import msgspec
 
+from kvcalc.answers.per_token import per_token, usual_lengths
+from kvcalc.answers.plan_summary import summarise
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.per_token import per_token, usual_lengths
-from kvcalc.core.plan_summary import summarise
 from kvcalc.engines import ENGINES, plan
 from kvcalc.engines.refusals import TABLES, rows
 from kvcalc.models.presets import load_model_preset, model_names

@@ -19,9 +19,9 @@ import msgspec
 
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.parameters import parameters
 from kvcalc.core.size import ModelSize
-from kvcalc.core.weight_dtypes import WIDTHS
+from kvcalc.weights.formats import WIDTHS
+from kvcalc.weights.parameters import parameters
 
 SHARED = Path(__file__).parents[3] / "shared"
 

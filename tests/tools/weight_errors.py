@@ -16,8 +16,8 @@ import msgspec
 
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.weight_dtypes import WIDTHS
-from kvcalc.core.weights import weights_on_rank
+from kvcalc.weights.formats import WIDTHS
+from kvcalc.weights.on_rank import weights_on_rank
 from tests.tools.generate_presets import published
 from tests.tools.preset_sizes import SHARED, Row, row_of, with_size
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvcalc.allocator.segments import Snapshot
+from kvcalc.allocator.state import PoolState
+from kvcalc.answers.fragmentation import Memory
 from kvcalc.cli.inputs.numbers import MAX_LISTED, size, whole
 from kvcalc.cli.values import Values
-from kvcalc.core.allocator_state import PoolState
 from kvcalc.core.errors import InvalidValueError, UsageError
-from kvcalc.core.fragmentation import Memory
-from kvcalc.core.segments import Snapshot
 from kvcalc.core.units import parse_bytes
 
 __all__ = ["holes_file", "memory", "pools", "snapshot"]

@@ -163,8 +163,8 @@ class _LlamaCpp(Engine):
                 f" {format_bytes(free)} of {gpu.name} are free"
             )
             return (why, least - free) if least > free else None
-        from kvcalc.core.weights import weights_on_rank
         from kvcalc.engines.llamacpp.settings import resolve
+        from kvcalc.weights.on_rank import weights_on_rank
 
         placing = resolve(model, deployment, []).placing
         layers, count = model.num_hidden_layers, placing.n_gpu_layers

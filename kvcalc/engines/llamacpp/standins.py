@@ -14,14 +14,14 @@ from math import ceil, floor
 import msgspec
 
 from kvcalc.core.errors import UnsupportedError
-from kvcalc.core.mixers import PartName
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.parameters import Parts, count_parts, total
 from kvcalc.core.size import ModelSize, TensorClass
-from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, WIDTHS, weight_width
-from kvcalc.core.weight_shapes import shape_of
 from kvcalc.core.weight_tensors import WeightTensor
-from kvcalc.core.weights import bytes_of_parts
+from kvcalc.weights.formats import UNKNOWN_FORMAT, WIDTHS, weight_width
+from kvcalc.weights.mixers import PartName
+from kvcalc.weights.on_rank import bytes_of_parts
+from kvcalc.weights.parameters import Parts, count_parts, total
+from kvcalc.weights.shapes import shape_of
 
 __all__ = ["total_of", "with_tensors"]
 

@@ -6,11 +6,11 @@ from kvcalc.core.deployment import GpuSpec
 from kvcalc.core.memory import Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.visible import context_term
-from kvcalc.core.widths import widths_of
 from kvcalc.engines.llamacpp.compute import compute_buffer
 from kvcalc.engines.llamacpp.loaded import largest_in_layers
 from kvcalc.engines.llamacpp.overrides import HOST
 from kvcalc.engines.llamacpp.settings import Settings
+from kvcalc.weights.widths import widths_of
 
 __all__ = ["compute_term", "driver_term", "spilled"]
 

@@ -14,8 +14,8 @@ from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.visible import named_card, whole_card
-from kvcalc.core.widths import widths_of
 from kvcalc.engines.lmdeploy.settings import Settings
+from kvcalc.weights.widths import widths_of
 
 __all__ = ["budgets"]
 

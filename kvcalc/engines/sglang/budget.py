@@ -16,16 +16,16 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import cdiv, round_up
 from kvcalc.core.visible import DRIVER_CONTEXT, left_free, named_card
-from kvcalc.core.weight_shapes import shape_of
-from kvcalc.core.weight_split import VOCABULARY_MULTIPLE
-from kvcalc.core.weights import weights_on_rank
-from kvcalc.core.widths import Widths, is_multimodal, widths_of
 from kvcalc.engines.sglang.families import is_latent
 from kvcalc.engines.sglang.memory import default_fraction, default_graph_batch, graphs_mib
 from kvcalc.engines.sglang.requests import requests_at_once, table_bytes
 from kvcalc.engines.sglang.reserve import reserve_of, reserved
 from kvcalc.engines.sglang.settings import Settings
 from kvcalc.engines.sglang.version import NEWEST
+from kvcalc.weights.on_rank import weights_on_rank
+from kvcalc.weights.shapes import shape_of
+from kvcalc.weights.split import VOCABULARY_MULTIPLE
+from kvcalc.weights.widths import Widths, is_multimodal, widths_of
 
 __all__ = ["BEFORE_WEIGHTS", "LEFT_BY_LOADING", "budgets", "fraction_of"]
 

@@ -16,7 +16,7 @@ from kvcalc.engines.command import Words
 from kvcalc.engines.engine import Engine, Sizes
 
 if TYPE_CHECKING:
-    from kvcalc.core.weight_loading import Loading, Tile
+    from kvcalc.weights.loading import Loading, Tile
 
 __all__ = ["ENGINE"]
 
@@ -106,7 +106,7 @@ class _Sglang(Engine):
         Triton's to 64. With pipeline stages some models have their encoders on every stage
         (models/gemma3_mm.py), others on the first (models/qwen3_vl.py).
         """
-        from kvcalc.core.weight_loading import Loading, padding
+        from kvcalc.weights.loading import Loading, padding
 
         size, gpu = model.size or ModelSize(), deployment.gpu
         made = Loading(dtype=plan.model_dtype, table_bytes=_TABLE_BYTES)

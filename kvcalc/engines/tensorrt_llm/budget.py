@@ -15,8 +15,8 @@ from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Rank
 from kvcalc.core.visible import named_card, whole_card
-from kvcalc.core.widths import Span, Widths, widths_of
 from kvcalc.engines.tensorrt_llm.settings import Settings
+from kvcalc.weights.widths import Span, Widths, widths_of
 
 __all__ = ["budgets"]
 

@@ -17,8 +17,8 @@ from kvcalc.core.memory import MemoryBudget, Term, gib_term, require_ranks
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.visible import named_card, whole_card
-from kvcalc.core.widths import widths_of
 from kvcalc.engines.transformers.settings import Settings, resolve
+from kvcalc.weights.widths import widths_of
 
 __all__ = ["budgets"]
 

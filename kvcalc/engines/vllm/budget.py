@@ -18,7 +18,6 @@ from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_number_of
 from kvcalc.core.visible import Visible, driver_context, named_card, visible
-from kvcalc.core.widths import Span, Widths, widths_of
 from kvcalc.engines.vllm import profile_v0
 from kvcalc.engines.vllm.arguments import graph_mode, limits_of, switch_of, takes_no_input, whole_of
 from kvcalc.engines.vllm.profile import (
@@ -36,6 +35,7 @@ from kvcalc.engines.vllm.profile import (
 )
 from kvcalc.engines.vllm.settings import Settings
 from kvcalc.engines.vllm.version import release
+from kvcalc.weights.widths import Span, Widths, widths_of
 
 __all__ = ["budgets"]
 

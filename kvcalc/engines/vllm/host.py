@@ -13,9 +13,9 @@ from kvcalc.core.memory import HostPart, processes
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import Rank
 from kvcalc.core.units import format_bytes, format_count, round_up
-from kvcalc.core.widths import is_multimodal
 from kvcalc.engines.vllm.arguments import gib_of, limits_of, takes_no_input
 from kvcalc.engines.vllm.version import Release
+from kvcalc.weights.widths import is_multimodal
 
 __all__ = ["host_parts", "notes_on_arguments", "swap_part"]
 

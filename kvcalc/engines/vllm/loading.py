@@ -6,9 +6,9 @@ from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.size import ModelSize
-from kvcalc.core.weight_loading import Loading, Tile, padding
-from kvcalc.core.weight_split import Stages
 from kvcalc.engines.vllm.arguments import limits_of, takes_no_input
+from kvcalc.weights.loading import Loading, Tile, padding
+from kvcalc.weights.split import Stages
 
 __all__ = ["loading"]
 

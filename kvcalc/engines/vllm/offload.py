@@ -13,11 +13,11 @@ from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.memory import Term
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import cdiv, format_bytes
-from kvcalc.core.widths import widths_of
 from kvcalc.engines.vllm.arguments import gib_of
 from kvcalc.engines.vllm.dtypes import is_pooling
 from kvcalc.engines.vllm.scheduling import runs_ahead
 from kvcalc.engines.vllm.version import Release, release
+from kvcalc.weights.widths import widths_of
 
 __all__ = ["check_offload", "left_on_gpu", "note_on_offload"]
 

@@ -16,10 +16,10 @@ from typing import NamedTuple
 from kvcalc.core.attention import Mla
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.widths import Span, Widths, is_multimodal
 from kvcalc.engines.vllm import profile_v0
 from kvcalc.engines.vllm.scheduling import runs_ahead
 from kvcalc.engines.vllm.settings import Settings
+from kvcalc.weights.widths import Span, Widths, is_multimodal
 
 __all__ = [
     "COMMUNICATION",

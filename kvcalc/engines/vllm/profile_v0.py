@@ -12,10 +12,10 @@ from typing import NamedTuple
 from kvcalc.core.attention import Mla, SlidingWindow
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.widths import Span, Widths
 from kvcalc.engines.vllm.arguments import limits_of, switch_of
 from kvcalc.engines.vllm.dtypes import is_pooling
 from kvcalc.engines.vllm.settings import Settings
+from kvcalc.weights.widths import Span, Widths
 
 __all__ = [
     "SEQS",

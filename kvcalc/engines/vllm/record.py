@@ -16,7 +16,7 @@ from kvcalc.engines.command import Words
 from kvcalc.engines.engine import Engine, Sizes
 
 if TYPE_CHECKING:
-    from kvcalc.core.weight_loading import Loading
+    from kvcalc.weights.loading import Loading
 
 __all__ = ["ASCEND", "ENGINE", "TPU"]
 

@@ -14,9 +14,9 @@ import msgspec
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.widths import is_multimodal
 from kvcalc.engines.served import check_served, doubt_of
 from kvcalc.engines.vllm.version import RELEASES, Release
+from kvcalc.weights.widths import is_multimodal
 
 __all__ = ["architecture_named", "as_overridden", "check_model"]
 

@@ -12,9 +12,9 @@ from math import ceil, floor
 
 import msgspec
 
-from kvcalc.core.answers import RankBudget
+from kvcalc.answers.capacity import RankBudget
+from kvcalc.answers.logs import Fact, LoggedTerm, Predicted
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.logs import Fact, LoggedTerm, Predicted
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines.engine import Engine
 from kvcalc.measure.logs.engine_settings import Devices, on_device

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvcalc.core.answers import CapacityAnswer, Lever
+from kvcalc.allocator.oom_values import OutOfMemory
+from kvcalc.answers.capacity import CapacityAnswer, Lever
+from kvcalc.answers.logs import Changed, Difference, Fact, Fix, LogAnswer, LogComparison, Predicted
 from kvcalc.core.capacity import logged_figures
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.logs import Changed, Difference, Fact, Fix, LogAnswer, LogComparison, Predicted
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.oom_values import OutOfMemory
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_bytes, format_count, format_number_of
 from kvcalc.core.visible import visible

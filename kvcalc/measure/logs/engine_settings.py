@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from kvcalc.core.logs import Fact
+from kvcalc.answers.logs import Fact
 from kvcalc.measure.logs.settings import Settings
 from kvcalc.measure.logs.starts import Start
 

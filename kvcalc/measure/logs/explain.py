@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kvcalc.answers.logs import Difference, Fact, Predicted
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.logs import Difference, Fact, Predicted
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_count

@@ -8,11 +8,11 @@ from math import ceil, floor
 
 import msgspec
 
-from kvcalc.core.answers import Figures, Lever
+from kvcalc.answers.capacity import Figures, Lever
+from kvcalc.answers.logs import Fact, Fix, Predicted
 from kvcalc.core.capacity import smallest_budget
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.logs import Fact, Fix, Predicted
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.units import format_bytes, format_count, format_number_of
 from kvcalc.engines import plan

@@ -18,7 +18,7 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import Literal, NamedTuple
 
-from kvcalc.core.logs import Fact, Unit
+from kvcalc.answers.logs import Fact, Unit
 
 __all__ = ["KINDS", "Keep", "Reading", "Said", "Shape", "compiled", "fact_of", "read", "shape"]
 

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvcalc.core.answers import Figures
+from kvcalc.answers.capacity import Figures
+from kvcalc.answers.logs import Fact
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.logs import Fact
 from kvcalc.core.memory import MemoryBudget
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kvcalc.answers.logs import Fact, Predicted, Unit
 from kvcalc.core.capacity import Logged, logged_figures, longest, start_up_need
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.logs import Fact, Predicted, Unit
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.search import first_that

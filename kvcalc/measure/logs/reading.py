@@ -9,8 +9,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from kvcalc.answers.logs import Fact, Named
 from kvcalc.core.errors import InputError, InvalidValueError, KvcalcError
-from kvcalc.core.logs import Fact, Named
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_number_of

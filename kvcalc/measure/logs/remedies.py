@@ -8,14 +8,13 @@ from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
 
+from kvcalc.answers.logs import Fact, Predicted
 from kvcalc.core.capacity import holds, smallest_budget
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import KvcalcError, NotModelledError, UnsupportedError
-from kvcalc.core.logs import Fact, Predicted
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_bytes, format_count
-from kvcalc.core.weight_dtypes import weight_width
 from kvcalc.engines import plan
 from kvcalc.engines.changes import Change, changed
 from kvcalc.engines.llamacpp.budget import compute_of
@@ -29,6 +28,7 @@ from kvcalc.sizing import Question
 from kvcalc.sizing.solve import solve
 from kvcalc.sizing.solve.searches import Tries
 from kvcalc.sizing.weights import as_weighed
+from kvcalc.weights.formats import weight_width
 
 __all__ = [
     "ONE_BY_ONE",

@@ -11,12 +11,12 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from kvcalc.answers.logs import Fact, Named
 from kvcalc.core.attention import FullAttention, SlidingWindow
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.dtypes import cache_dtype
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.layers import LayerRun
-from kvcalc.core.logs import Fact, Named
 from kvcalc.core.model import ModelSpec
 from kvcalc.engines import release_warning
 from kvcalc.measure.logs.engine_settings import settings_from, stated_by

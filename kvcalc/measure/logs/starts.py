@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from math import gcd
 
-from kvcalc.core.finding_codes import FINDING_CODES
-from kvcalc.core.logs import Fact
+from kvcalc.answers.finding_codes import FINDING_CODES
+from kvcalc.answers.logs import Fact
 from kvcalc.engines import engine_of
 from kvcalc.engines.engine import Engine
 from kvcalc.measure.logs.errors import (

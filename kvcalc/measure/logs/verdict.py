@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from kvcalc.allocator.oom_values import OutOfMemory
+from kvcalc.answers.logs import Difference, Fact, Fix, LoggedTerm, Outcome, Predicted
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError
-from kvcalc.core.logs import Difference, Fact, Fix, LoggedTerm, Outcome, Predicted
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.oom_values import OutOfMemory
 from kvcalc.core.units import format_bytes
 from kvcalc.engines import plan
 from kvcalc.engines.changes import Change, share_change
@@ -328,7 +328,7 @@ class End(NamedTuple):
     """How a start ended.
 
     Attributes:
-        outcome: in one word (core.logs.Outcome).
+        outcome: in one word (answers.logs.Outcome).
         clause: `did not start: ...`; "started"; "" where its log ends before it says either.
         failure: what ended it, or the server later; None for nothing.
         sizes: room or length may be the reason: settings that buy room are to the point.

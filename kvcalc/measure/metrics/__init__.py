@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from kvcalc.answers.server_metrics import ServerMetrics, WasteNow, said_name
 from kvcalc.core.errors import InputError
-from kvcalc.core.server_metrics import ServerMetrics, WasteNow, said_name
 from kvcalc.core.units import format_count, format_number_of, format_ratio
 from kvcalc.engines import engine_of
 from kvcalc.measure.metrics.pages import (

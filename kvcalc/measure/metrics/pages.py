@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
+from kvcalc.answers.server_metrics import PoolUse, PrefixCache, ServerMetrics
 from kvcalc.core.errors import InputError
-from kvcalc.core.server_metrics import PoolUse, PrefixCache, ServerMetrics
 from kvcalc.core.units import format_count
 from kvcalc.core.values import MAX_RANKS
 from kvcalc.measure.prometheus import Sample

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from kvcalc.answers.server_metrics import MetricsDifference, PredictedCapacity, ServerMetrics
 from kvcalc.core.capacity import Capacity, capacity
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError, NotModelledError, UsageError
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.server_metrics import MetricsDifference, PredictedCapacity, ServerMetrics
 from kvcalc.core.units import format_count
 from kvcalc.engines import engine_of, plan
 from kvcalc.measure.metrics import judged, read_metrics

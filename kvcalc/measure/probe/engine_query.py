@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
+from kvcalc.answers.probed import MeasuredBytes, ProbeDifference, ProbeResult
 from kvcalc.core.capacity import capacity
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnavailableError, UsageError, printable
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.probed import MeasuredBytes, ProbeDifference, ProbeResult
 from kvcalc.core.units import format_count
 from kvcalc.engines import plan
 from kvcalc.measure.probe.engine_child import MARK

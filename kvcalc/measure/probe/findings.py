@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from kvcalc.answers.probed import MeasuredBytes, ProbeDifference, ProbeResult
 from kvcalc.core.errors import InputError, printable
-from kvcalc.core.probed import MeasuredBytes, ProbeDifference, ProbeResult
 from kvcalc.core.units import format_bytes, format_count, format_number_of
 from kvcalc.core.values import NonNegative, Positive, Value
 from kvcalc.measure.probe.device import Bytes, DeviceFacts, Reading

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from kvcalc.answers.probed import MeasuredBytes, ProbeResult
 from kvcalc.core.errors import UnavailableError
-from kvcalc.core.probed import MeasuredBytes, ProbeResult
 from kvcalc.core.units import format_bytes
 
 __all__ = ["Card", "cards", "driver_results", "process_bytes"]

@@ -14,9 +14,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 
+from kvcalc.allocator.segments import MIN_BLOCK, SMALL_SIZE, device_bytes, is_small
 from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.errors import InvalidValueError, UnavailableError
-from kvcalc.core.segments import MIN_BLOCK, SMALL_SIZE, device_bytes, is_small
 from kvcalc.core.units import round_up
 from kvcalc.measure.probe.device import Attention, Contiguous, Decoded, DeviceFacts, Paged, Reading
 

@@ -12,7 +12,6 @@ from kvcalc.core.layers import LayerRun, merge_runs
 from kvcalc.core.model import ModelSpec, Trait
 from kvcalc.core.size import ModelSize, WeightPart
 from kvcalc.core.values import NonNegative, Positive, Value
-from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT
 from kvcalc.models.gguf.architectures import Architecture, architecture
 from kvcalc.models.gguf.attention import Block
 from kvcalc.models.gguf.faults import broken
@@ -21,6 +20,7 @@ from kvcalc.models.gguf.header import Header, read_header
 from kvcalc.models.gguf.metadata import Entry
 from kvcalc.models.gguf.tensors import Tensors
 from kvcalc.models.text import printable, shown
+from kvcalc.weights.formats import UNKNOWN_FORMAT
 
 __all__ = ["GgufModel", "model_of_entries", "read_gguf"]
 

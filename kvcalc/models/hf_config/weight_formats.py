@@ -8,8 +8,8 @@ from typing import Any
 
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.size import KeptPart
-from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, WIDTHS, quantised
 from kvcalc.models.hf_config.fields import Fields
+from kvcalc.weights.formats import UNKNOWN_FORMAT, WIDTHS, quantised
 
 __all__ = ["format_of_section", "stored", "weight_block"]
 
@@ -69,7 +69,7 @@ def _wide(section: Mapping[str, Any]) -> str | None:
 
 
 def format_of_section(section: Mapping[str, Any]) -> str | None:
-    """Return the format that a `quantization_config` says, as `core.weight_dtypes` knows it.
+    """Return the format that a `quantization_config` says, as `weights.formats` knows it.
 
     UNKNOWN_FORMAT for a method whose bits it does not say; None where there is no method.
     """

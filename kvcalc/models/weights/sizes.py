@@ -8,10 +8,10 @@ import msgspec
 
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.parameters import count_parts, total
 from kvcalc.core.size import ModelSize
-from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, WIDTHS
 from kvcalc.models.weights.summary import Weights
+from kvcalc.weights.formats import UNKNOWN_FORMAT, WIDTHS
+from kvcalc.weights.parameters import count_parts, total
 
 __all__ = ["with_stated", "with_weights"]
 

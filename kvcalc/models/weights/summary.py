@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from kvcalc.core.errors import InputError, InvalidValueError
 from kvcalc.core.size import TensorClass, WeightPart
 from kvcalc.core.values import Value
-from kvcalc.core.weight_split import stored_by_stage
 from kvcalc.models.text import shown
 from kvcalc.models.weights.header import Tensor
 from kvcalc.models.weights.index import ShardIndex
+from kvcalc.weights.split import stored_by_stage
 
 __all__ = ["Weights", "draft_layers", "gather", "summarise", "tensor_class"]
 

@@ -14,7 +14,7 @@ from kvcalc.engines import engine_of
 from kvcalc.sizing.question import work
 
 if TYPE_CHECKING:
-    from kvcalc.core.answers import Solution
+    from kvcalc.answers.capacity import Solution
     from kvcalc.sizing.question import Question
     from kvcalc.sizing.solve.searches import Solved
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kvcalc.core.answers import Solution
+from kvcalc.answers.capacity import Solution
 from kvcalc.core.capacity import smallest_budget
 from kvcalc.core.errors import KvcalcError
 from kvcalc.core.memory import End

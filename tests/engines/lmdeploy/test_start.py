@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from kvcalc.answers.plan_summary import summarise
 from kvcalc.api import load_model
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.explain import explain_plan
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.plan_summary import summarise
 from kvcalc.engines import plan
 from kvcalc.models.presets import load_gpu
 

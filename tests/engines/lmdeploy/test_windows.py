@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvcalc.answers.plan_summary import summarise
 from kvcalc.api import load_model
 from kvcalc.core.attention import FullAttention, SlidingWindow
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.plan_summary import summarise
 from kvcalc.engines import plan
 
 MISTRAL = load_model("mistral-7b-v0.1")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kvcalc.core.answers import CapacityAnswer
+from kvcalc.answers.capacity import CapacityAnswer
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.widths import widths_of
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
+from kvcalc.weights.widths import widths_of
 from tests.engines.sglang.starts import Start, starts
 
 _GIB = 2**30

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import kvcalc
-from kvcalc.core.answers import CapacityAnswer, TermBounds
+from kvcalc.answers.capacity import CapacityAnswer, TermBounds
 
 _GIB = 2**30
 _TABLES = {

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from kvcalc.answers.differences import differences
 from kvcalc.core.attention import CrossAttention, FullAttention
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.differences import differences
 from kvcalc.core.errors import KvcalcError, UnsupportedError
 from kvcalc.core.layers import LayerRun
 from kvcalc.core.model import ModelSpec

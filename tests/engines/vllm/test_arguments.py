@@ -11,12 +11,12 @@ from kvcalc.core.errors import InvalidValueError, KvcalcError, UnknownNameError,
 from kvcalc.core.memory import HostPart
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.weights import weights_on_rank
 from kvcalc.engines import plan
 from kvcalc.engines.vllm.arguments import ENGINE_ARGS, NOT_MODELLED, counts_of
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
 from kvcalc.sizing import Question, answer
+from kvcalc.weights.on_rank import weights_on_rank
 
 _GIB = 2**30
 LLAMA = load_model("llama-3.1-8b")

@@ -12,13 +12,13 @@ from statistics import median
 import pytest
 
 from kvcalc.core.deployment import Deployment
-from kvcalc.core.widths import is_multimodal, widths_of
 from kvcalc.engines.vllm import profile
 from kvcalc.engines.vllm.profile import CONTEXT, HIDDEN_COPIES, LOGIT_BYTES
 from kvcalc.engines.vllm.settings import resolve
 from kvcalc.engines.vllm.version import release
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu
+from kvcalc.weights.widths import is_multimodal, widths_of
 from tests.engines.starts import COLUMNS
 from tests.engines.vllm.starts import Start, model_of, rows, starts
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from kvcalc.answers.plan_summary import summarise
 from kvcalc.core.attention import CrossAttention
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import UnsupportedError
-from kvcalc.core.plan_summary import summarise
 from kvcalc.core.rules import Grow, Slots
 from kvcalc.engines import plan, start_up_log
 from tests.core import builders

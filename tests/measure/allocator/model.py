@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvcalc.core.errors import InvalidValueError, UnavailableError
-from kvcalc.core.lengths import whole_number
-from kvcalc.core.segments import (
+from kvcalc.allocator.segments import (
     LARGE_SEGMENT,
     MIN_BLOCK,
     SMALL_SEGMENT,
@@ -24,6 +22,8 @@ from kvcalc.core.segments import (
     device_bytes,
     is_small,
 )
+from kvcalc.core.errors import InvalidValueError, UnavailableError
+from kvcalc.core.lengths import whole_number
 from kvcalc.core.units import round_up
 from tests.measure.allocator.blocks import (
     Block,

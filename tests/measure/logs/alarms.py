@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvcalc.core.answers import CapacityAnswer
+from kvcalc.answers.capacity import CapacityAnswer
+from kvcalc.answers.logs import Fix, LogAnswer
 from kvcalc.core.deployment import Deployment, GpuSpec
 from kvcalc.core.errors import InputError, KvcalcError
-from kvcalc.core.logs import Fix, LogAnswer
 from kvcalc.core.model import ModelSpec
 from kvcalc.measure.logs import Given, answered, read_start
 from kvcalc.models.presets import load_gpu

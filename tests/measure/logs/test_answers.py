@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import kvcalc
+from kvcalc.answers.logs import LogAnswer, LogComparison
 from kvcalc.core.errors import InputError, InvalidValueError
-from kvcalc.core.logs import LogAnswer, LogComparison
 from kvcalc.measure.logs import Given, answered, compared, read_start
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu

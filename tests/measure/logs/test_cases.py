@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvcalc.core.logs import Fact, LogAnswer
+from kvcalc.answers.logs import Fact, LogAnswer
 from kvcalc.core.model import ModelSpec
 from kvcalc.measure.logs import Given, answered, read_start, starts_of
 from kvcalc.measure.oom import read_oom

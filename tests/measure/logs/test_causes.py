@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvcalc.core.logs import LogAnswer
+from kvcalc.answers.logs import LogAnswer
 from kvcalc.measure.logs import Given, answered, read_start
 from kvcalc.models import load_model
 from kvcalc.models.presets import load_gpu

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from kvcalc.core.logs import LogAnswer
+from kvcalc.answers.logs import LogAnswer
 from kvcalc.measure.logs import Given, answered, compared, read_start, starts_of
 from kvcalc.models import load_model
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kvcalc.core.logs import LogAnswer
+from kvcalc.answers.logs import LogAnswer
 from kvcalc.core.units import format_bytes
 from kvcalc.measure.logs import Given, answered, read_start
 from kvcalc.report.log import log_blocks
@@ -24,7 +24,7 @@ class Death(NamedTuple):
 
     Attributes:
         name: of the file.
-        outcome: core.logs.Outcome.
+        outcome: answers.logs.Outcome.
         first: found in the first line of the answer.
         cure: found in a cure; empty where nobody knows one.
         fix: the flag of a change that a plan confirms; empty where size is not the cause.

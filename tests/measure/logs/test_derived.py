@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from kvcalc.answers.logs import LogAnswer
 from kvcalc.api import shape_model
-from kvcalc.core.logs import LogAnswer
 from kvcalc.measure.logs import Given, answered, read_start
 from kvcalc.models import load_model
 

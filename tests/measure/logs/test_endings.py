@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from kvcalc.core.logs import LogAnswer
+from kvcalc.answers.logs import LogAnswer
 from kvcalc.measure.logs import Given, answered, compared, read_start
 from kvcalc.measure.logs.errors import signal_of
 

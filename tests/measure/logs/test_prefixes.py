@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kvcalc.core.logs import Fact
+from kvcalc.answers.logs import Fact
 from kvcalc.measure.logs.lines import strip
 from kvcalc.measure.logs.starts import Start, starts_of
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from kvcalc.core.allocator_request import RequestFit
-from kvcalc.core.allocator_state import AllocatorState, PoolState, pool_state, state_of
+from kvcalc.allocator.request import RequestFit
+from kvcalc.allocator.segments import Snapshot, stream_name
+from kvcalc.allocator.state import AllocatorState, PoolState, pool_state, state_of
+from kvcalc.answers.fragmentation import Memory, fragmentation
+from kvcalc.answers.results import Fragmentation
 from kvcalc.core.errors import InvalidValueError
-from kvcalc.core.fragmentation import Memory, fragmentation
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.results import Fragmentation
-from kvcalc.core.segments import Snapshot, stream_name
 from kvcalc.core.units import UnitSystem, format_bytes
 
 __all__ = ["pool_fragmentation", "snapshot_fragmentation"]

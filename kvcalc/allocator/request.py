@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from kvcalc.core.segments import (
+from kvcalc.allocator.segments import (
     LARGE_SEGMENT,
     MIN_BLOCK,
     SMALL_SEGMENT,

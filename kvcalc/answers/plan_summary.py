@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kvcalc.core.capacity import capacity, short_of
-from kvcalc.core.plan import CachePlan, Floor, Group, Pool, Rank
-from kvcalc.core.results import (
+from kvcalc.answers.results import (
     Difference,
     PlanGroup,
     PlanPool,
@@ -17,6 +15,8 @@ from kvcalc.core.results import (
     StartUp,
     Totals,
 )
+from kvcalc.core.capacity import capacity, short_of
+from kvcalc.core.plan import CachePlan, Floor, Group, Pool, Rank
 from kvcalc.core.rules import (
     Chunk,
     Compressed,

@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple
 
 from kvcalc.core.attention import ChunkedAttention, CrossAttention, FullAttention, SlidingWindow
 from kvcalc.core.errors import NotModelledError
-from kvcalc.core.mixers import PartName
 from kvcalc.core.model import ModelSpec, stage_sizes
-from kvcalc.core.parameters import Parts, count_parts
 from kvcalc.core.size import ModelSize, WeightPart
 from kvcalc.core.units import cdiv, round_up
+from kvcalc.weights.mixers import PartName
+from kvcalc.weights.parameters import Parts, count_parts
 
 __all__ = [
     "VOCABULARY_MULTIPLE",

@@ -54,7 +54,7 @@ class StartRefusal(Value, frozen=True, kw_only=True):
     """What an engine refuses to start with.
 
     Attributes:
-        code: the finding that it is reported as (core.finding_codes).
+        code: the finding that it is reported as (answers.finding_codes).
         message: what is wrong.
         sure: whatever everything beside the cache takes; otherwise only if it takes its most.
     """

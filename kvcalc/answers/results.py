@@ -6,7 +6,7 @@ or "cannot be known", never zero.
 
 from __future__ import annotations
 
-from kvcalc.core.allocator_state import AllocatorState
+from kvcalc.allocator.state import AllocatorState
 from kvcalc.core.plan import Floor
 from kvcalc.core.size import ModelSize
 from kvcalc.core.values import Value

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from kvcalc.answers.plan_summary import kept_in_words
+from kvcalc.answers.results import Difference
 from kvcalc.core.capacity import PoolCapacity, capacity
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.plan import CachePlan, Group, Pool
-from kvcalc.core.plan_summary import kept_in_words
-from kvcalc.core.results import Difference
 from kvcalc.core.rules import Slots
 from kvcalc.core.units import cdiv, format_bytes, format_count, format_number_of
 from kvcalc.core.waste import WASTE_NAMES

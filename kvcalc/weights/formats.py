@@ -92,7 +92,7 @@ _SLACK = Fraction(1, 4)  # bits of scales and of layers that a measurement widen
 @cache
 def _table() -> tuple[dict[str, Width], dict[str, str]]:
     """Return formats by name, and other spellings of those names."""
-    heads, *rows = read_table("kvcalc.core", "weight_formats.tsv")
+    heads, *rows = read_table("kvcalc.weights", "formats.tsv")
     bits = cache(Fraction)  # the same few widths stand in most rows
     widths: dict[str, Width] = {}
     spellings = dict(_SPELLINGS)

@@ -18,8 +18,8 @@ from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.size import ModelSize, WeightPart
 from kvcalc.core.units import cdiv, round_up
-from kvcalc.core.weight_dtypes import WIDTHS
-from kvcalc.core.weight_split import Stages
+from kvcalc.weights.formats import WIDTHS
+from kvcalc.weights.split import Stages
 
 __all__ = ["AS_PUBLISHED", "Loading", "Tile", "as_loaded", "cast", "padding"]
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from kvcalc.core.capacity import BUDGET_HINT, requests_that_fit
-from kvcalc.core.errors import InvalidValueError
-from kvcalc.core.explain import explain_plan
-from kvcalc.core.lengths import Lengths, Over, whole_number
-from kvcalc.core.plan import CachePlan
-from kvcalc.core.results import (
+from kvcalc.answers.results import (
     AtOnce,
     Comparison,
     Concurrency,
@@ -19,6 +14,11 @@ from kvcalc.core.results import (
     Totals,
     WorkloadSummary,
 )
+from kvcalc.core.capacity import BUDGET_HINT, requests_that_fit
+from kvcalc.core.errors import InvalidValueError
+from kvcalc.core.explain import explain_plan
+from kvcalc.core.lengths import Lengths, Over, whole_number
+from kvcalc.core.plan import CachePlan
 from kvcalc.core.rules import Slots
 
 __all__ = ["compare"]

@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple
 
 from kvcalc.core.errors import NotModelledError, UnsupportedError
 from kvcalc.core.layers import LayerRun
-from kvcalc.core.mixers import Count, Frame, PartName, mixer
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.size import ModelSize
-from kvcalc.core.weight_shapes import Shape, shape_of
+from kvcalc.weights.mixers import Count, Frame, PartName, mixer
+from kvcalc.weights.shapes import Shape, shape_of
 
 __all__ = ["Parts", "count_parts", "parameters", "total"]
 

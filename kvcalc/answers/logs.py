@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from kvcalc.core.answers import Lever, RankBudget
-from kvcalc.core.oom_values import OutOfMemory
+from kvcalc.allocator.oom_values import OutOfMemory
+from kvcalc.answers.capacity import Lever, RankBudget
 from kvcalc.core.values import Value
 
 __all__ = [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kvcalc.answers.results import Fragmentation, SequencesOfMax
 from kvcalc.core.errors import InvalidValueError, UsageError
 from kvcalc.core.explain import explain_plan
 from kvcalc.core.lengths import whole_number
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.results import Fragmentation, SequencesOfMax
 from kvcalc.core.units import UnitSystem, format_bytes, format_count, format_times
 from kvcalc.core.values import Value
 

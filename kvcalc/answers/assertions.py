@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from kvcalc.answers.metrics import METRICS, Figure, Metric, metric_of, read_figure, shown
 from kvcalc.core.errors import InvalidValueError, UnknownNameError, nearest
-from kvcalc.core.metrics import METRICS, Figure, Metric, metric_of, read_figure, shown
 from kvcalc.core.units import UnitSystem
 from kvcalc.core.values import Value
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kvcalc.core.oom_values import Amount, OomText, Verdict, free_at_most, own_pool, reserved_bytes
+from kvcalc.allocator.oom_values import (
+    Amount,
+    OomText,
+    Verdict,
+    free_at_most,
+    own_pool,
+    reserved_bytes,
+)
 from kvcalc.core.units import UnitSystem, format_bytes
 
 __all__ = ["SETTINGS", "advice", "arithmetic", "summary"]

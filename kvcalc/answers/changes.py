@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcalc.core.metrics import metric_of
+from kvcalc.answers.metrics import metric_of
 from kvcalc.core.values import Value
 
 __all__ = ["Changed", "costs"]

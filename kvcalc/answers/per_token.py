@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvcalc.answers.results import Growth, LayerGroup, PerToken, SequenceSize
 from kvcalc.core.explain import as_shaped, explain_plan, held_by_layers, keeps_in_all
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.results import Growth, LayerGroup, PerToken, SequenceSize
 from kvcalc.core.rules import Fixed, Slots
 from kvcalc.core.units import add_rates
 

@@ -33,7 +33,7 @@ from kvcalc.core.recurrent import (
 )
 from kvcalc.core.size import ModelSize
 from kvcalc.core.units import cdiv
-from kvcalc.core.weight_shapes import Shape
+from kvcalc.weights.shapes import Shape
 
 __all__ = ["Count", "Frame", "PartName", "mixer"]
 

@@ -6,8 +6,8 @@ side. The verdict rests on the figures as printed; where the ranges allow anothe
 
 from __future__ import annotations
 
-from kvcalc.core import oom_words as words
-from kvcalc.core.oom_values import (
+from kvcalc.allocator import oom_words as words
+from kvcalc.allocator.oom_values import (
     Amount,
     Classification,
     OomText,

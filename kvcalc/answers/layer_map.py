@@ -6,11 +6,11 @@ import string
 from collections.abc import Iterable, Iterator
 from itertools import groupby, zip_longest
 
+from kvcalc.answers.results import LayerDiff, LayerDifference, LayerMap, LayerSpan
 from kvcalc.core.dtypes import KvDtype
 from kvcalc.core.explain import keeps_in_all
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.results import LayerDiff, LayerDifference, LayerMap, LayerSpan
 
 __all__ = ["layer_diff", "layer_map"]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from kvcalc.core.checks import Check, CheckSummary, summary, told, worst_first
+from kvcalc.answers.assertions import Check, CheckSummary, summary, told, worst_first
 from kvcalc.core.errors import ChecksFailed
 from kvcalc.core.values import Value
 

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from kvcalc.core.allocator_request import RequestFit, may_use, served
-from kvcalc.core.segments import DEFAULT_POOL, OomEvent, Segment, Snapshot
+from kvcalc.allocator.request import RequestFit, may_use, served
+from kvcalc.allocator.segments import DEFAULT_POOL, OomEvent, Segment, Snapshot
 from kvcalc.core.values import Value
 
 __all__ = [

@@ -14,16 +14,16 @@ from kvcalc.core.attention import Mla, SlidingWindow
 from kvcalc.core.dtypes import element_bytes
 from kvcalc.core.errors import InvalidValueError, UnsupportedError
 from kvcalc.core.memory import Term
-from kvcalc.core.mixers import PartName
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.parameters import Parts, count_parts, parameters
 from kvcalc.core.recurrent import Mamba1
 from kvcalc.core.size import ModelSize
 from kvcalc.core.units import cdiv
-from kvcalc.core.weight_dtypes import UNKNOWN_FORMAT, WIDTHS, Mixture, Width, weight_width
-from kvcalc.core.weight_loading import AS_PUBLISHED, Loading, as_loaded, cast
-from kvcalc.core.weight_shapes import shape_of
-from kvcalc.core.weight_split import (
+from kvcalc.weights.formats import UNKNOWN_FORMAT, WIDTHS, Mixture, Width, weight_width
+from kvcalc.weights.loading import AS_PUBLISHED, Loading, as_loaded, cast
+from kvcalc.weights.mixers import PartName
+from kvcalc.weights.parameters import Parts, count_parts, parameters
+from kvcalc.weights.shapes import shape_of
+from kvcalc.weights.split import (
     Ranks,
     evenly,
     on_rank,
