@@ -145,10 +145,6 @@ def read_snapshot(source: str, stdin: BinaryIO | None = None) -> Snapshot:
     Args:
         source: a path, or `-`; a pickle of up to 32 MiB, or JSON of up to 64 MiB.
         stdin: what `-` stands for; the process's own when None.
-
-    Raises:
-        InputError: not a snapshot, one that contradicts itself, beyond a limit, or a pickle that
-            holds more than plain data.
     """
     where = file_name(source)
     data = read_up_to(source, MAX_JSON_BYTES + 1, stdin)
@@ -185,15 +181,7 @@ def _json(data: bytes, where: str) -> Any:
 
 
 def snapshot_of(value: object, where: str = "the snapshot") -> Snapshot:
-    """Check a snapshot that is at hand: the dict of `_snapshot()`, or the list in it.
-
-    Args:
-        value: the dict or list.
-        where: how errors name it.
-
-    Raises:
-        InputError: not a snapshot, or one that contradicts itself.
-    """
+    """Check a snapshot that is at hand: the dict of `_snapshot()`, or the list in it."""
     limit = None
     events: tuple[OomEvent, ...] = ()
     if isinstance(value, dict):
