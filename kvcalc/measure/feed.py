@@ -18,11 +18,7 @@ def file_name(source: str) -> str:
 
 
 def read_up_to(source: str, most: int, stdin: BinaryIO | None = None) -> bytes:
-    """Return the first `most` bytes of a file, or of stdin for `-`.
-
-    Raises:
-        InputError: missing, a directory, unreadable, no stdin.
-    """
+    """Return the first `most` bytes of a file, or of stdin for `-`."""
     where = file_name(source)
     if source != "-" and os.path.isdir(source):  # Windows says "permission denied" of a directory
         raise InputError("is a directory", hint="name a file in it", where=where)
@@ -42,11 +38,7 @@ def read_up_to(source: str, most: int, stdin: BinaryIO | None = None) -> bytes:
 
 
 def read_small(source: str, limit: int, stdin: BinaryIO | None = None) -> str:
-    """Read a text of at most `limit` bytes; what is not UTF-8 in it is shown as such.
-
-    Raises:
-        InputError: missing, unreadable, larger, or another kind of file.
-    """
+    """Read a text of at most `limit` bytes; what is not UTF-8 in it is shown as such."""
     data = read_up_to(source, limit + 1, stdin)
     where = file_name(source)
     if len(data) > limit:

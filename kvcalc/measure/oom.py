@@ -480,11 +480,7 @@ def read_oom_texts(text: str, *, units: UnitSystem = "binary") -> list[OutOfMemo
 def read_oom_file(
     source: str, *, units: UnitSystem = "binary", stdin: BinaryIO | None = None
 ) -> list[OutOfMemory]:
-    """Return the verdicts on all different out-of-memory texts of a file, or of stdin for `-`.
-
-    Raises:
-        InputError: missing, unreadable, larger than 64 MiB, or without such a text.
-    """
+    """Return the verdicts on all different out-of-memory texts of a file, or of stdin for `-`."""
     found = read_oom_texts(read_small(source, MAX_TEXT_BYTES, stdin), units=units)
     if not found:
         raise InputError(

@@ -36,20 +36,12 @@ _REGIONS = re.compile(r"total_region_allocated_bytes_: (?P<bytes>\d{1,19})")
 
 
 def read_jax_stats(source: str, stdin: BinaryIO | None = None) -> list[PoolState]:
-    """Read the statistics of one device, or a list of them, from a file or stdin (`-`).
-
-    Raises:
-        InputError: missing, unreadable, not such statistics, or without the figures needed.
-    """
+    """Read the statistics of one device, or a list of them, from a file or stdin (`-`)."""
     return jax_stats(read_small(source, _STATS_BYTES, stdin), file_name(source))
 
 
 def jax_stats(text: str, where: str = "the statistics") -> list[PoolState]:
-    """Read the text of `device.memory_stats()`.
-
-    Raises:
-        InputError: as `read_jax_stats`.
-    """
+    """Read the text of `device.memory_stats()`."""
     if len(text) > _STATS_BYTES:
         message = f"more than {format_count(_STATS_BYTES)} characters"
         raise InputError(message, hint=_STATS_HINT, where=where)
@@ -113,20 +105,12 @@ def _refuse(where: str, message: str) -> NoReturn:
 
 
 def read_bfc_log(source: str, stdin: BinaryIO | None = None) -> PoolState:
-    """Read the last dump of a BFC allocator in a log, from a file or stdin (`-`).
-
-    Raises:
-        InputError: missing, unreadable, or without a dump.
-    """
+    """Read the last dump of a BFC allocator in a log, from a file or stdin (`-`)."""
     return bfc_log(read_small(source, _LOG_BYTES, stdin), file_name(source))
 
 
 def bfc_log(text: str, where: str = "the log") -> PoolState:
-    """Read a log with the dump that a BFC allocator prints when it runs out.
-
-    Raises:
-        InputError: no dump is in it, or its figures contradict each other.
-    """
+    """Read a log with the dump that a BFC allocator prints when it runs out."""
     for asked, dump in _dumps(text):
         state = _dump(dump, asked, where)
         if state is not None:

@@ -2,17 +2,16 @@
 
 Without a class or function there is nothing that a pickle could call: `find_class` refuses every
 name and `persistent_load` every reference. What is left is a file that wants too much memory. Its
-size is limited before it is read, and on systems that can, memory is limited while it is.
+size is limited before it is read, and it is loaded in a process of its own first.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, BinaryIO, NoReturn, TypeGuard
 
 from kvcalc.allocator.segments import MIN_BLOCK, SMALL_SEGMENT, Block, OomEvent, Segment, Snapshot
@@ -31,12 +30,32 @@ __all__ = [
     "unpickle",
 ]
 
-MAX_PICKLE_BYTES = 32 * 2**20
+MAX_PICKLE_BYTES = 128 * 2**20
 """Bytes of a pickle; most of a large one are the stack traces of its history."""
 
-_MAX_MEMORY = 2 * 2**30  # more than the values of any honest pickle of 32 MiB take
 _HINT = "a snapshot is what torch.cuda.memory._dump_snapshot writes; record it anew"
-_one_at_a_time = threading.Lock()
+_TOO_MUCH = 3
+_TRIAL = f"""
+import pickle, sys
+class Plain(pickle.Unpickler):
+    def find_class(self, *_):
+        raise SystemExit(0)
+    persistent_load = find_class
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, ({2 * 2**30}, {2 * 2**30}))
+except (ImportError, OSError, ValueError):
+    pass
+try:
+    Plain(sys.stdin.buffer, encoding="latin-1").load()
+except (MemoryError, RecursionError):
+    sys.exit({_TOO_MUCH})
+except Exception:
+    pass
+"""
+"""Loads a pickle where it may do no harm: ten bytes can ask for gigabytes (a memo index of 2**31),
+and the hash of a tuple inside millions of others ends a process. What is wrong with a pickle that
+loads, or that fails as it should, is said by `unpickle`."""
 
 
 def unpickle(data: bytes, where: str) -> Any:
@@ -47,10 +66,11 @@ def unpickle(data: bytes, where: str) -> Any:
             hint="record less history: it is what makes such files large",
             where=where,
         )
+    if _tried(data) != 0:
+        raise InputError("its values take too much memory", hint=_HINT, where=where)
     stream = io.BytesIO(data)
     try:
-        with _limited_memory():
-            value = _PlainData(stream, encoding="latin-1").load()
+        value = _PlainData(stream, encoding="latin-1").load()
     except KvcalcError as error:
         error.where = where
         raise
@@ -77,30 +97,12 @@ class _PlainData(pickle.Unpickler):
         )
 
 
-@contextmanager
-def _limited_memory() -> Iterator[None]:
-    """Limit what the process may take beyond what it has, where /proc says how much that is.
-
-    Ten bytes of a pickle can ask for gigabytes: a memo index of 2**31 makes a table of that length.
-    """
-    if sys.platform != "linux":
-        yield
-        return
-    import resource
-
-    with _one_at_a_time:
-        limits = resource.getrlimit(resource.RLIMIT_AS)
-        with open("/proc/self/statm", encoding="ascii") as file:
-            most = int(file.read().split()[0]) * resource.getpagesize() + _MAX_MEMORY
-        soft, hard = limits
-        unlimited = resource.RLIM_INFINITY
-        if all(limit == unlimited or most < limit for limit in limits):
-            soft = most
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, limits)
+def _tried(data: bytes) -> int:
+    """Load a pickle in a process of its own and return how that leaves: 0 unless it is harmed."""
+    command = (sys.executable, "-I", "-c", _TRIAL)
+    # The interpreter that runs now, with a program of ours.
+    done = subprocess.run(command, input=data, capture_output=True, check=False)  # noqa: S603
+    return done.returncode
 
 
 # --------------------------------------------------------------------- snapshot
@@ -145,10 +147,6 @@ def read_snapshot(source: str, stdin: BinaryIO | None = None) -> Snapshot:
     Args:
         source: a path, or `-`; a pickle of up to 32 MiB, or JSON of up to 64 MiB.
         stdin: what `-` stands for; the process's own when None.
-
-    Raises:
-        InputError: not a snapshot, one that contradicts itself, beyond a limit, or a pickle that
-            holds more than plain data.
     """
     where = file_name(source)
     data = read_up_to(source, MAX_JSON_BYTES + 1, stdin)
@@ -185,15 +183,7 @@ def _json(data: bytes, where: str) -> Any:
 
 
 def snapshot_of(value: object, where: str = "the snapshot") -> Snapshot:
-    """Check a snapshot that is at hand: the dict of `_snapshot()`, or the list in it.
-
-    Args:
-        value: the dict or list.
-        where: how errors name it.
-
-    Raises:
-        InputError: not a snapshot, or one that contradicts itself.
-    """
+    """Check a snapshot that is at hand: the dict of `_snapshot()`, or the list in it."""
     limit = None
     events: tuple[OomEvent, ...] = ()
     if isinstance(value, dict):

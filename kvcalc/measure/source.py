@@ -79,9 +79,6 @@ def read_bytes(
         limit: bytes at most.
         hint: what to name instead where it cannot be read.
         large: what to look at where it is larger.
-
-    Raises:
-        InputError: it cannot be read, or has more bytes than the limit.
     """
     where = named_source(path)
     try:

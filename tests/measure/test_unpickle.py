@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcalc.core.errors import InputError
+from kvcalc.measure import snapshot
 from kvcalc.measure.snapshot import MAX_PICKLE_BYTES, unpickle
 from tests.guards import HANG
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _untried() -> Iterator[None]:
+    """Thousands of pickles here are small and tame; FLOODS are read in processes of their own."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(snapshot, "_tried", lambda _: 0)
+        yield
 
 
 def read(data: bytes) -> Any:
@@ -171,6 +180,7 @@ FLOODS: dict[str, Callable[[], bytes]] = {
     "a place of the memo far away": lambda: b"\x80\x02Nr\xff\xff\xff\x7f.",
     "empty dicts": lambda: b"\x80\x04](" + b"}" * (MAX_PICKLE_BYTES - 10) + b"e.",
     "lists inside lists": lambda: nested(b"]", b"a", 2_000_000),
+    "a key of tuples inside tuples": lambda: b"\x80\x04})" + b"\x85" * 3_000_000 + b"Ns.",
     "a text of 4 GB": lambda: b"\x80\x04X\xff\xff\xff\xff.",
     "a file of hundreds of megabytes": lambda: b"\x80\x04" + b"N" * 300_000_000 + b".",
 }
@@ -203,20 +213,14 @@ def test_floods(name: str, tmp_path: Path) -> None:
     spent, peak = map(float, figures.split())
     assert said
     assert spent < 2 * HANG, said
-    assert peak < 2.3e9, said
+    assert peak < 1e9, said
 
 
-def test_the_limit_of_memory_is_taken_back() -> None:
-    """After a pickle is read, or refused, the process may take what it could before."""
-    resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    read(pickle.dumps([1]))
-    refused(b"\x80\x04.")
-    assert resource.getrlimit(resource.RLIMIT_AS) == before
-
-
-def test_truncated() -> None:
+def test_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pickle that ends too soon is refused wherever it was cut."""
+    monkeypatch.setattr(
+        snapshot, "_tried", lambda _: 0
+    )  # thousands of processes would be waited for
     value = {"segments": [{"a": 1, "b": (2**40, "x" * 300), "c": [1.5, None, True]}] * 2}
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         data = pickle.dumps(value, protocol)
@@ -226,7 +230,7 @@ def test_truncated() -> None:
 
 def test_larger_than_the_limit() -> None:
     """A pickle beyond the limit is refused before it is looked at."""
-    assert "larger than 32 MiB" in refused(b"\x80\x04" + b"N" * MAX_PICKLE_BYTES + b".")
+    assert "larger than 128 MiB" in refused(b"\x80\x04" + b"N" * MAX_PICKLE_BYTES + b".")
 
 
 def test_nothing_loads_by_pickle_itself() -> None:

@@ -439,14 +439,7 @@ def telling(
     found: Mapping[str, Predicted],
     predict: Predict,
 ) -> frozenset[str]:
-    """Return the names of figures that agree and could have disagreed.
-
-    Args:
-        model: of the start.
-        facts: the log's figures.
-        found: kvcalc's.
-        predict: raises a KvcalcError where it cannot.
-    """
+    """Return the names of figures that agree and could have disagreed."""
     agreeing = {name for name, value in found.items() if name in facts
                 and agrees(facts[name], value)}  # fmt: skip
     same = set(agreeing)

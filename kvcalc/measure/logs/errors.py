@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import NamedTuple
 
 from kvcalc.core.errors import printable
+from kvcalc.core.tables import read_table
 from kvcalc.measure.logs.line_patterns import compiled
 
 __all__ = [
@@ -216,12 +216,10 @@ class _Row(NamedTuple):
 
 @cache
 def _table() -> tuple[_Row, ...]:
-    text = files(__package__).joinpath("known_errors.tsv").read_text(encoding="utf-8")
+    rows = read_table("kvcalc.measure.logs", "known_errors.tsv")
     return tuple(
         _Row(ends == "ends", needle, compiled(template)[0], cause, cure)
-        for ends, needle, template, cause, cure in (
-            line.split("\t") for line in text.splitlines()[1:]
-        )
+        for ends, needle, template, cause, cure in rows[1:]
     )
 
 

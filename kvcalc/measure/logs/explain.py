@@ -292,15 +292,7 @@ def explained(
     facts: Mapping[str, Fact],
     told: Mapping[str, Predicted],
 ) -> Explained:
-    """Return the differences with their causes.
-
-    Args:
-        found: the deployment of a start.
-        model: its model.
-        made: the plan of both.
-        facts: the log's figures.
-        told: kvcalc's.
-    """
+    """Return the differences with their causes."""
     deployment = found.deployment
     names = differing(facts, told)
     if not names:

@@ -48,15 +48,7 @@ def failure(
     found: Mapping[str, Predicted],
     error: str = "",
 ) -> str | None:
-    """Return what ended a start, with the arithmetic; None where nothing did.
-
-    Args:
-        engine: whose log it is.
-        flags: what its lines without figures say.
-        facts: its figures.
-        found: kvcalc's.
-        error: the error line that ended it; "" for none.
-    """
+    """Return what ended a start, with the arithmetic; None where nothing did."""
     for flag, told in REFUSALS:
         if flag in flags and "failed" in flags:
             return told(engine, facts, found)
@@ -289,12 +281,7 @@ _MOST_LEVERS = 8
 
 
 def fixes(found: Measured, facts: Mapping[str, Fact]) -> Iterator[Fix]:
-    """Yield what makes a start succeed that was refused for want of room, the cheapest first.
-
-    Args:
-        found: its memory.
-        facts: its figures.
-    """
+    """Yield what makes a start succeed that was refused for want of room, the cheapest first."""
     yield from _share(found)
     yield from _smaller(found)
     yield from _shorter(found, facts)

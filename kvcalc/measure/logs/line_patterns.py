@@ -16,11 +16,23 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from math import ceil, floor
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from kvcalc.answers.logs import Fact, Unit
+from kvcalc.core.tables import read_table
 
-__all__ = ["KINDS", "Keep", "Reading", "Said", "Shape", "compiled", "fact_of", "read", "shape"]
+__all__ = [
+    "KINDS",
+    "Keep",
+    "Reading",
+    "Said",
+    "Shape",
+    "compiled",
+    "fact_of",
+    "read",
+    "shape",
+    "shapes_of_table",
+]
 
 Keep = Literal["least", "most", "first", "last", "sum", "latest"]
 """Which of several figures of one name counts: of ranks the least or most, else by order; or what
@@ -165,6 +177,41 @@ def shape(
     return Shape(
         needle, made, kinds, keep, opens, ends, fails, says, numbered, once, changes, phase, joins
     )
+
+
+def shapes_of_table() -> dict[str, tuple[Shape, ...]]:
+    """Return the shapes of log_lines.tsv by engine, in their order.
+
+    Its rows: the engine, the needle, the template, and what a line sets beside its figures, by the
+    names of `shape`'s arguments. Lines in which a start is refused say the refusal's code in the
+    engine's refusals.tsv. Where the rows come from:
+
+    * vLLM 0.2 to 0.33; the files that print them are named beside the rules (engines/vllm). Words
+      that a release brought or took away ("since", "until") date a log whose lines name no source
+      file: v1/core/kv_cache_utils.py, v1/worker/gpu_worker.py, gpu_model_runner.py. Phases:
+      model_loader/weight_utils.py, v1/engine/core.py, entrypoints/openai/api_server.py.
+    * SGLang 0.2 to 0.5.23: model_executor/model_runner.py, mem_cache/memory_pool.py. It writes GB
+      and divides by 2^30; one line a rank is normal.
+    * llama.cpp since 2023 (llama-context.cpp, llama-kv-cache.cpp, llama-model.cpp), ik_llama.cpp,
+      and the scheduler of ollama, whose figures are estimates. A start prints one line a cache
+      (base, window, indexer, draft) and one a device; the former are numbered in their order. What
+      llama_memory_breakdown_print says of a buffer's owner is in whole MiB, rounded down; what is
+      not accounted for wraps around below 0.
+    * TensorRT-LLM: cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp,
+      trtGptModelInflightBatching.cpp, and the PyTorch backend's; the estimating pass prints them
+      before the final one, so that the last counts.
+    * LMDeploy: TurboMind's src/turbomind/models/llama/BlockManager.cc, engine/engine.cc; PyTorch
+      engine 0.7 to 0.18: pytorch/engine/executor/base.py (model_agent.py before).
+    * TGI 2 and 3: server models/flash_causal_lm.py, backends/v3.
+    * MLC-LLM: cpp/serve/config.cc, InferForKVCache, cli/model_metadata.py; MB is 2^20.
+    * ExLlamaV2, ExLlamaV3, TabbyAPI: no line about the cache, only the refusal.
+    """
+    found: dict[str, list[Shape]] = {}
+    for engine, needle, template, sets in read_table("kvcalc.measure.logs", "log_lines.tsv")[1:]:
+        pairs = (word.partition("=") for word in sets.split(", ") if word)
+        given: dict[str, Any] = {name: value or True for name, _, value in pairs}
+        found.setdefault(engine, []).append(shape(needle, template, **given))
+    return {engine: tuple(shapes) for engine, shapes in found.items()}
 
 
 def compiled(template: str) -> tuple[re.Pattern[str], dict[str, str]]:

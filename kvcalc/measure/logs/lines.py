@@ -41,13 +41,6 @@ def lines_of(source: str, stdin: BinaryIO | None = None) -> Iterator[tuple[int, 
 
     A carriage return ends a piece of a line (progress bars), which keeps the line's number. Bytes
     that are no UTF-8 are replaced; UTF-16 with a mark and gzip are read too.
-
-    Args:
-        source: a path, or `-`.
-        stdin: the stream for `-`; the process's own when None.
-
-    Raises:
-        InputError: missing, a directory, unreadable, or a broken gzip file.
     """
     with _opened(source, stdin) as stream:
         yield from _numbered(_texts(stream, file_name(source)))

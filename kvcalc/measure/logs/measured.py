@@ -88,11 +88,7 @@ class Measured(NamedTuple):
     deployment: Deployment
 
     def left(self, change: Change) -> int | None:
-        """Return the least bytes that a change leaves for a rank's cache; None: it cannot be made.
-
-        Raises:
-            KvcalcError: the engine refuses it.
-        """
+        """Return the least bytes that a change leaves for a cache; None: it cannot be made."""
         asked = change.applied(self.question)
         share = asked.deployment.gpu_memory_utilization
         gained = 0
@@ -161,16 +157,7 @@ def measured(
     weights_bytes: int | None = None,
     quantization: str | None = None,
 ) -> Measured | None:
-    """Return the memory of a start by its own figures; None where they do not tell it.
-
-    Args:
-        model: of the start.
-        deployment: of it, with what explains its figures.
-        made: the plan of both.
-        facts: the figures of the rank that decides.
-        weights_bytes: of the weights, where they are given.
-        quantization: of them, where it is given.
-    """
+    """Return the memory of a start by its own figures; None where they do not tell it."""
     span = cache_budget(made, facts)
     if span is None or not engine_of(deployment.engine).logs_memory:
         return None

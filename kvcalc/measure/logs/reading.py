@@ -64,10 +64,6 @@ def chosen(
         source: a path, or `-`.
         number: which; the last when None.
         stdin: the stream for `-`.
-
-    Raises:
-        InputError: the log cannot be read, or no engine is recognised in it.
-        InvalidValueError: it has no such start.
     """
     found = starts_of(lines_of(source, stdin))
     if not found:
@@ -96,12 +92,7 @@ def read_start(
     number: int | None = None,
     stdin: BinaryIO | None = None,
 ) -> ReadStart:
-    """Return a start of a log with the plan that kvcalc makes of it.
-
-    Raises:
-        InputError, InvalidValueError: as `chosen`.
-        UnknownNameError: a card that is given and not known.
-    """
+    """Return a start of a log with the plan that kvcalc makes of it."""
     start, which, count = chosen(source, number, stdin)
     preset_of.cache_clear()
     _engines_agree(start, given, file_name(source))

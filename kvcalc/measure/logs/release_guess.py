@@ -13,9 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
 
+from kvcalc.core.tables import read_table
 from kvcalc.engines.refusals import by_code
 from kvcalc.engines.vllm.version import NEWEST
 from kvcalc.measure.logs.starts import Start
@@ -144,10 +144,8 @@ def _v0(facts: Mapping[str, object]) -> Dated:
 @cache
 def _table() -> dict[str, tuple[tuple[str, dict[int, tuple[str, ...]]], ...]]:
     """Return source file -> texts, each with line -> the releases that print it there."""
-    text = files(__package__).joinpath("vllm_lines.tsv").read_text(encoding="utf-8")
     found: dict[str, list[tuple[str, dict[int, tuple[str, ...]]]]] = {}
-    for row in text.splitlines()[1:]:
-        file, message, told = row.split("\t")
+    for file, message, told in read_table("kvcalc.measure.logs", "vllm_lines.tsv")[1:]:
         lines = {}
         for entry in told.split(";"):
             number, _, releases = entry.partition("=")

@@ -531,13 +531,7 @@ def on_gpu(
 
 
 def confirmed_cures(model: ModelSpec, deployment: Deployment, given: Given) -> Iterator[str]:
-    """Yield what to change where memory ran out, each confirmed by a plan, the cheapest first.
-
-    Args:
-        model: of the start.
-        deployment: with the GPU; without it nothing is said.
-        given: the weights, and what is free of the GPU.
-    """
+    """Yield what to change where memory ran out, each confirmed by a plan, the cheapest first."""
     if not isinstance(deployment.gpu, GpuSpec):
         return
     question = Question(

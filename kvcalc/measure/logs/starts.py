@@ -20,19 +20,9 @@ from kvcalc.measure.logs.errors import (
     later,
     signal_of,
 )
-from kvcalc.measure.logs.line_patterns import Said, Shape, fact_of, read, shape
+from kvcalc.measure.logs.line_patterns import Said, Shape, fact_of, read, shape, shapes_of_table
 from kvcalc.measure.logs.lines import Stripped, strip, unfolded
-from kvcalc.measure.logs.other_lines import (
-    EXLLAMA,
-    LLAMACPP,
-    LMDEPLOY,
-    MLC,
-    SGLANG,
-    TENSORRT_LLM,
-    TGI,
-)
 from kvcalc.measure.logs.settings import MARKS, Settings, settings_of
-from kvcalc.measure.logs.vllm_lines import VLLM, VLLM_REFUSALS
 
 __all__ = [
     "BY_ENGINE",
@@ -47,16 +37,7 @@ __all__ = [
     "starts_of",
 ]
 
-BY_ENGINE: dict[str, tuple[Shape, ...]] = {
-    "vllm": (*VLLM, *VLLM_REFUSALS),
-    "sglang": SGLANG,
-    "llama.cpp": LLAMACPP,
-    "tensorrt-llm": TENSORRT_LLM,
-    "lmdeploy": LMDEPLOY,
-    "tgi": TGI,
-    "mlc-llm": MLC,
-    "exllamav2": EXLLAMA,
-}
+BY_ENGINE = shapes_of_table()
 """kvcalc's name of an engine -> the shapes of its lines."""
 
 COMMON: tuple[Shape, ...] = (
@@ -455,11 +436,7 @@ class Start:
 
 
 def starts_of(lines: Iterable[tuple[int, str]]) -> list[Start]:
-    """Return the starts in a log, in the order of their first lines.
-
-    Args:
-        lines: with their numbers; read one at a time and not kept.
-    """
+    """Return the starts in a log, in the order of their first lines."""
     open_: dict[tuple[str, str], Start] = {}
     done: list[Start] = []
     asking: Start | None = None

@@ -95,17 +95,7 @@ def ran_out(
     found: Measured | None,
     quantization: str | None = None,
 ) -> RanOut:
-    """Return what ran out at a phase of a start of vLLM, and what helps.
-
-    Args:
-        oom: the text, judged.
-        phase: phases.PHASES.
-        model: None where it is not known.
-        deployment: of the start.
-        facts: the log's figures.
-        found: its memory; None where no cache was sized.
-        quantization: of the weights, where it is given.
-    """
+    """Return what ran out at a phase of a start of vLLM, and what helps."""
     capacity = oom.text.capacity
     if phase not in _ADVICE:
         return RanOut(advice=oom.advice)
@@ -354,14 +344,7 @@ def ended(
     told: Mapping[str, Predicted],
     because: str = "",
 ) -> End:
-    """Return how a start ended.
-
-    Args:
-        start: whose lines they are.
-        facts: its figures.
-        told: kvcalc's.
-        because: what ran out of the GPU's memory, or who took it, where that is known.
-    """
+    """Return how a start ended."""
     if start.refused is not None:
         code, text = start.refused
         reason = whole(text)
@@ -514,14 +497,7 @@ def _of_length(error: str) -> bool:
 def held_against(
     agreeing: tuple[str, ...], differences: tuple[Difference, ...], predicted: bool, nothing: str
 ) -> str:
-    """Return what kvcalc says to the figures.
-
-    Args:
-        agreeing: names of figures that agree.
-        differences: those that do not.
-        predicted: something is predicted at all.
-        nothing: why nothing is, where it is not.
-    """
+    """Return what kvcalc says to the figures."""
     open_ = [d for d in differences if d.explained_by is None]
     if open_:
         names = ", ".join(d.name for d in open_)

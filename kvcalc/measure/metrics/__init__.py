@@ -65,16 +65,7 @@ class Reading(NamedTuple):
 
 
 def read_metrics(text: str, *, strict: bool = False, where: str = "") -> Reading:
-    """Read a page.
-
-    Args:
-        text: the page.
-        strict: refuse a page with a line that is not in the format.
-        where: how errors name the page.
-
-    Raises:
-        InputError: no page in the format, or none of an engine that is known.
-    """
+    """Read a page."""
     page = parse(text, strict=strict, where=where)
     if not page.samples:
         raise _no_page(text, page, where)

@@ -139,11 +139,7 @@ _MOST_SHARED = 2_000
 
 
 def grouped(series: Series, label: str) -> list[tuple[str | None, Series]]:
-    """Return one series a value of a label; samples without the label belong to each of them.
-
-    Raises:
-        InputError: more values than any server has, or samples without one.
-    """
+    """Return one series a value of a label; samples without the label belong to each of them."""
     values = series.values_of(label)
     if len(values) <= 1:
         return [(None, series)]

@@ -56,16 +56,7 @@ def stated(
     settings: Mapping[str, str],
     block_size: int | None = None,
 ) -> Iterator[Stated]:
-    """Yield what is given and told as well, where it is the same and where it is not.
-
-    Args:
-        server: as its page was read.
-        model: what it serves, as the caller says.
-        given: how, as the caller says.
-        asked: the same with what the page tells of the rest.
-        settings: what the page tells of the settings.
-        block_size: what the page's blocks come to; one that is given may be it as well.
-    """
+    """Yield what is given and told as well, where it is the same and where it is not."""
     yield from _model(server, model)
     told = settings.get("cache_dtype")
     if told and given.kv_cache_dtype != "auto":
@@ -164,18 +155,7 @@ def compared(
     settings: Mapping[str, str],
     kv_cache_bytes: int | None = None,
 ) -> ServerMetrics:
-    """Return the server with what is predicted of it and each difference.
-
-    Args:
-        server: as its page was read.
-        model: what it serves, as the caller says.
-        deployment: how, as far as the caller says.
-        settings: what the page tells of the settings.
-        kv_cache_bytes: of each rank, where the caller knows it.
-
-    Raises:
-        UnsupportedError: the engine refuses the combination, or kvcalc does not model it.
-    """
+    """Return the server with what is predicted of it and each difference."""
     given = deployment
     deployment = _own_blocks(server, model, given, settings)
     asked = _completed(server, deployment, settings)

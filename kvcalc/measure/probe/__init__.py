@@ -24,11 +24,7 @@ _DRY = 80 * 2**30
 
 
 def checked_names(kind: str, kernel: str) -> None:
-    """Check a kind of device and a kernel.
-
-    Raises:
-        UnknownNameError: there is none of that name; the known ones are listed.
-    """
+    """Check a kind of device and a kernel."""
     for what, name, known in (("kind of device", kind, KINDS), ("kernel", kernel, KERNELS)):
         if name not in known:
             raise UnknownNameError(what, str(name), known)
@@ -37,20 +33,7 @@ def checked_names(kind: str, kernel: str) -> None:
 def open_device(
     kind: str, kernel: str, *, dry_run: bool, memory_bytes: int | None = None, name: str = ""
 ) -> Device:
-    """Return the device that is measured.
-
-    Args:
-        kind: one of KINDS.
-        kernel: one of KERNELS.
-        dry_run: no device, but PyTorch's rules of one.
-        memory_bytes: of the card of a dry run.
-        name: of that card.
-
-    Raises:
-        UnavailableError: torch is not installed, or has no such device; a CPU is measured without
-            it, by numpy.
-        UnsupportedError: a device or kernel of a dry run.
-    """
+    """Return the device that is measured."""
     if dry_run:
         if kind != "auto" or kernel != "auto":
             raise UnsupportedError(

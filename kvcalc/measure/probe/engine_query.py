@@ -84,10 +84,6 @@ def ask_engine(
         source: the model's file or folder, which the engine reads itself.
         lengths: transformers is asked for a sequence of the longest of these.
         kv_cache_bytes: vLLM is asked for a cache of so many.
-
-    Raises:
-        UsageError: the engine cannot read this model's source, or nothing says how much.
-        UnavailableError: the engine is not installed, or fails.
     """
     require(backend)
     if backend == "llama.cpp":
@@ -103,21 +99,13 @@ def ask_engine(
 
 
 def require(backend: str) -> None:
-    """Check that an engine is installed before anything else is asked for it.
-
-    Raises:
-        UnavailableError: it is not.
-    """
+    """Check that an engine is installed before anything else is asked for it."""
     if find_spec(_PACKAGES[backend]) is None:
         raise UnavailableError(f"{backend} is not installed beside kvcalc", hint=_INSTALL[backend])
 
 
 def run_child(backend: str, question: dict[str, Any]) -> dict[str, Any]:
-    """Put a question to an engine in a process of its own and return its answer.
-
-    Raises:
-        UnavailableError: it is not installed, fails, or does not end.
-    """
+    """Put a question to an engine in a process of its own and return its answer."""
     command = [sys.executable, "-m", "kvcalc.measure.probe.engine_child", backend]
     try:
         done = subprocess.run(  # noqa: S603 - a module of ours

@@ -97,11 +97,7 @@ def as_json(log: ProbeLog) -> str:
 
 
 def from_json(content: bytes, where: str) -> ProbeLog:
-    """Read a log back.
-
-    Raises:
-        InputError: it is none, of another version, or tells what no device can.
-    """
+    """Read a log back."""
     try:
         # Read plainly first: no text of it may move a cursor, wherever it is shown.
         log = msgspec.convert(_shown(msgspec.json.decode(content)), ProbeLog)

@@ -49,9 +49,6 @@ class NumpyDevice:
 
     Args:
         kernel: auto or sdpa; the others are torch's.
-
-    Raises:
-        UnavailableError: another kernel.
     """
 
     def __init__(self, kernel: str = "auto") -> None:
@@ -173,12 +170,7 @@ def _slice(side: Array, request: int, length: int) -> Rows:
 
 
 class _Laid:
-    """Rows of whole numbers from 0 to 250, as words: a tape that each request reads from its place.
-
-    Args:
-        attention: the layers.
-        lengths: of the requests.
-    """
+    """Rows of whole numbers up to 250, as words: a tape that each request reads from its place."""
 
     def __init__(self, attention: Attention, lengths: tuple[int, ...]) -> None:
         width = _width(attention)

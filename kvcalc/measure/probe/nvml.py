@@ -76,11 +76,7 @@ class _Process(ctypes.Structure):
 
 
 def cards() -> tuple[Card, ...]:
-    """Return every card.
-
-    Raises:
-        UnavailableError: no library, or no driver behind it.
-    """
+    """Return every card."""
     with _library() as nvml:
         count = ctypes.c_uint()
         _check(nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)), "no card")
@@ -181,11 +177,7 @@ def _processes(nvml: Any, handle: Any) -> tuple[tuple[int, int | None], ...]:
 
 
 def driver_results() -> Iterator[ProbeResult]:
-    """Yield one result a card.
-
-    Raises:
-        UnavailableError: no NVIDIA driver.
-    """
+    """Yield one result a card."""
     for card in cards():
         yield _result(card)
 

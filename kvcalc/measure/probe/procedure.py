@@ -61,9 +61,6 @@ def ask(plan: CachePlan, requests: Lengths, kv_cache_bytes: int | None = None) -
         plan: whose pool.
         requests: how many there are of each length.
         kv_cache_bytes: of the whole pool; None for what the requests need.
-
-    Raises:
-        InvalidValueError: no requests, too many, one over the maximum, or more than a budget holds.
     """
     count = sum(times for _, times in requests)
     if not 1 <= count <= MAX_REQUESTS:
@@ -154,10 +151,6 @@ def measure(
         repetitions: how often; the first is preceded by a warm-up.
         limit: bytes that the probe may hold at once; None for half of what is free.
         told: is given a line on what happens now.
-
-    Raises:
-        InvalidValueError: the pool is more than the limit.
-        UnavailableError: the device has no room all the same.
     """
     say = told or (lambda _: None)
     device.settle()

@@ -176,10 +176,6 @@ class SyntheticDevice:
 
     Its decode step takes what every paged kernel takes (block tables and the output) and no
     workspace of its own, which differs by kernel.
-
-    Args:
-        total_bytes: memory of the GPU.
-        name: what to call it.
     """
 
     def __init__(self, total_bytes: int, name: str) -> None:

@@ -44,13 +44,7 @@ class _CannotError(Exception):
 
 
 class Kernels:
-    """The kernels of one device.
-
-    Args:
-        torch: the module.
-        device: torch's.
-        wanted: one of KERNELS.
-    """
+    """The kernels of one device."""
 
     def __init__(self, torch: Any, device: Any, wanted: str) -> None:
         self._torch = torch
@@ -60,11 +54,7 @@ class Kernels:
         self.versions = dict(_versions())
 
     def paged(self, step: Paged) -> Decoded:
-        """Run a step with the kernel that is wanted, or with the first that can.
-
-        Raises:
-            UnavailableError: the one that is wanted cannot.
-        """
+        """Run a step with the kernel that is wanted, or with the first that can."""
         notes: list[str] = []
         names = self._order() if self._wanted == "auto" else (self._wanted,)
         for name in names:
@@ -284,9 +274,6 @@ class TorchDevice:
     Args:
         kind: one of probe.KINDS; auto is the first accelerator that is there.
         kernel: which decode kernel, or auto.
-
-    Raises:
-        UnavailableError: torch is not installed, or has no such device.
     """
 
     def __init__(self, kind: str = "auto", kernel: str = "auto") -> None:
