@@ -37,7 +37,7 @@ from kvcalc.models.weights import (
     read_safetensors,
     summarise,
 )
-from kvcalc.models.weights.index import INDEX_NAME, MAX_INDEX_BYTES, SINGLE_NAME
+from kvcalc.models.weights.header import INDEX_NAME, MAX_INDEX_BYTES, SINGLE_NAME
 
 __all__ = [
     "PREFIX",

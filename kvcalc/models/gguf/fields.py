@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from kvcalc.core.errors import InputError
 from kvcalc.core.values import MAX_DIMENSION
-from kvcalc.models.gguf.faults import broken
-from kvcalc.models.gguf.metadata import Entry, Skipped
-from kvcalc.models.gguf.tensors import Tensors
+from kvcalc.models.gguf.header import Entry, Skipped, Tensors, broken
 from kvcalc.models.text import shown
 
 __all__ = ["MAX_BLOCKS", "Fields"]

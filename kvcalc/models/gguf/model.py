@@ -14,11 +14,8 @@ from kvcalc.core.size import ModelSize, WeightPart
 from kvcalc.core.values import NonNegative, Positive, Value
 from kvcalc.models.gguf.architectures import Architecture, architecture
 from kvcalc.models.gguf.attention import Block
-from kvcalc.models.gguf.faults import broken
 from kvcalc.models.gguf.fields import Fields
-from kvcalc.models.gguf.header import Header, read_header
-from kvcalc.models.gguf.metadata import Entry
-from kvcalc.models.gguf.tensors import Tensors
+from kvcalc.models.gguf.header import Entry, Header, Tensors, broken, read_header
 from kvcalc.models.text import printable, shown
 from kvcalc.weights.formats import UNKNOWN_FORMAT
 

@@ -1,10 +1,8 @@
 """Exact weight bytes from safetensors headers; no tensor's data is read."""
 
 from kvcalc.models.weights.files import read_safetensors, stated_bytes
-from kvcalc.models.weights.header import Tensor, read_header
-from kvcalc.models.weights.index import ShardIndex, read_index
-from kvcalc.models.weights.sizes import with_stated, with_weights
-from kvcalc.models.weights.summary import Weights, gather, summarise
+from kvcalc.models.weights.header import ShardIndex, Tensor, read_header, read_index
+from kvcalc.models.weights.summary import Weights, gather, summarise, with_stated, with_weights
 
 __all__ = [
     "ShardIndex",

@@ -9,13 +9,14 @@ from pathlib import Path
 from kvcalc.core.errors import InputError
 from kvcalc.models.json_documents import read_json_file
 from kvcalc.models.text import printable, shown
-from kvcalc.models.weights.header import Tensor, read_header
-from kvcalc.models.weights.index import (
+from kvcalc.models.weights.header import (
     INDEX_NAME,
     MAX_INDEX_BYTES,
     MAX_TENSORS,
     SINGLE_NAME,
     ShardIndex,
+    Tensor,
+    read_header,
     read_index,
     total_size,
 )

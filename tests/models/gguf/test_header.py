@@ -10,7 +10,7 @@ import pytest
 
 from kvcalc.core.errors import InputError
 from kvcalc.models.gguf import Header, read_header
-from kvcalc.models.gguf.metadata import Skipped
+from kvcalc.models.gguf.header import Skipped
 from tests.models.gguf.writer import LIST, TEXT, U32, Tensor, Writer
 
 LITTLE = Writer()

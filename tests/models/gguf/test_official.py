@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvcalc.models.gguf import read_gguf, read_header
-from kvcalc.models.gguf.tensors import GGML_TYPES, tensor_bytes
+from kvcalc.models.gguf.header import GGML_TYPES, tensor_bytes
 from tests.models.gguf.writer import LLAMA, Tensor, Writer, named
 
 gguf: Any = pytest.importorskip("gguf")

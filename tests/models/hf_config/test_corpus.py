@@ -15,7 +15,7 @@ from kvcalc.core.errors import KvcalcError, UnknownNameError
 from kvcalc.core.model import ModelSpec
 from kvcalc.models.hf_config import read_config
 from kvcalc.models.hf_config.class_defaults import class_defaults
-from kvcalc.models.hf_config.families.nested import read as read_nested
+from kvcalc.models.hf_config.families.full import read_nested
 from kvcalc.models.hf_config.fields import Fields
 from kvcalc.models.hf_config.registry import (
     ARCHITECTURES,

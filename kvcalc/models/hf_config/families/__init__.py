@@ -1,1 +1,1 @@
-"""One file a family: `read(fields)` gives what each layer keeps, by the model's own code."""
+"""Families by the kind of cache: `read_<family>` returns what each layer keeps."""
