@@ -80,7 +80,7 @@ def _layers(plan: CachePlan) -> tuple[LayerGroup, ...]:
         return layer_groups(share, plan.kv_cache_dtype, token_factor=factor)
     groups = []
     for held in held_by_layers(plan):
-        grown, period = held.rows.growth(factor)
+        grown, period = add_rates([held.rows.growth(factor)])
         state = held.rows.rule
         groups.append(
             LayerGroup(
