@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from kvcalc.checks.sized import Load
 from kvcalc.core.errors import InvalidValueError, UnknownNameError
-from kvcalc.core.lengths import OVER_POLICIES, Lengths, Over, whole_number
-from kvcalc.core.listed import parse_lengths
+from kvcalc.core.lengths import OVER_POLICIES, Lengths, Over, parse_lengths, whole_number
 
 __all__ = ["WorkloadEntry", "load_of", "read_workload"]
 

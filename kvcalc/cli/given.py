@@ -224,7 +224,7 @@ def _draft(text: str) -> object:
 
 
 def _lengths(text: str) -> object:
-    from kvcalc.core.listed import parse_lengths
+    from kvcalc.core.lengths import parse_lengths
 
     return parse_lengths(text)
 

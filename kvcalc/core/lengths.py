@@ -9,15 +9,15 @@ from operator import index
 from typing import Any, Literal, SupportsIndex
 
 from kvcalc.core.errors import InvalidValueError, UnknownNameError
+from kvcalc.core.units import parse_tokens
 
-__all__ = ["EXAMPLE_LENGTHS", "OVER_POLICIES", "Lengths", "Over", "whole_number"]
+__all__ = ["EXAMPLE_LENGTHS", "OVER_POLICIES", "Lengths", "Over", "parse_lengths", "whole_number"]
+
 
 EXAMPLE_LENGTHS = (200, 1200, 700, 2600)
 """Four requests to draw: short, middling, short, long (tokens, prompt and output together)."""
-
 Over = Literal["clip", "exclude", "keep"]
 OVER_POLICIES: tuple[Over, ...] = ("clip", "exclude", "keep")
-
 _ENDLESS = 10**60
 _CHUNK = 2**16  # lengths looked at together, so that an endless iterator needs no endless list
 _HINT = (
@@ -232,3 +232,53 @@ def _array_chunks(array: Any, kind: str) -> Iterator[list[Any]]:
         )
     for start in range(0, size, _CHUNK):
         yield array[start : start + _CHUNK].tolist()  # plain ints, not numpy's
+
+
+# Request lengths as people list them: `200,1200,700`, or `50x200` for fifty of 200.
+
+MAX_LISTED = 100_000
+"""Lengths in one list."""
+_MOST_REQUESTS = 100_000_000_000_000_000_000  # of one length
+_MAX_DIGITS = 21
+_MAX_SHOWN = 40
+
+
+def parse_lengths(text: str) -> Lengths:
+    """Read `200,1200,700` or `3x200,1200`: a request each, or as many as the factor says.
+
+    Raises:
+        InvalidValueError: no length, or more than MAX_LISTED of them.
+
+    >>> parse_lengths("50x200,1200").pairs
+    ((200, 50), (1200, 1))
+    """
+    counts: dict[int, int] = {}
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > MAX_LISTED:
+        raise InvalidValueError(
+            f"{len(parts)} lengths in one list", hint="write them to a file and use a trace"
+        )
+    for part in parts:
+        factor, times, length = part.rpartition("x")
+        if not length or (times and not factor):
+            raise InvalidValueError(
+                f"{_cut(part)!r} is no length", hint="write lengths such as 200,1200 or 50x700"
+            )
+        n = parse_tokens(length)
+        counts[n] = counts.get(n, 0) + (_requests(factor) if times else 1)
+    return Lengths(counts)
+
+
+def _requests(text: str) -> int:
+    digits = text.strip()
+    plain = digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS
+    if not plain or not 1 <= int(digits) <= _MOST_REQUESTS:
+        raise InvalidValueError(
+            f"{_cut(text)!r} is not a whole number from 1 to {_MOST_REQUESTS}",
+            hint="write a number such as 16",
+        )
+    return int(digits)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"

@@ -20,11 +20,10 @@ from kvcalc.core.kind import (
     split_heads,
 )
 from kvcalc.core.layers import MAX_LAYERS, Cache, LayerRun
-from kvcalc.core.size import ModelSize
+from kvcalc.core.size import ModelSize, WeightTensor
 from kvcalc.core.states import VLLM_STATES, StateLayout
 from kvcalc.core.units import add_rates
 from kvcalc.core.values import Positive, Value, require_range
-from kvcalc.core.weight_tensors import WeightTensor
 
 __all__ = [
     "PARTITION",

@@ -9,13 +9,20 @@ import msgspec
 from kvcalc.core.units import cdiv
 from kvcalc.core.values import NonNegative, Positive, Value, require_range
 
-__all__ = ["MAX_PARAMETERS", "KeptPart", "ModelSize", "TensorClass", "Tower", "WeightPart"]
+__all__ = [
+    "MAX_PARAMETERS",
+    "KeptPart",
+    "ModelSize",
+    "TensorClass",
+    "Tower",
+    "WeightPart",
+    "WeightTensor",
+]
+
 
 MAX_PARAMETERS = 2**60
 """Of parameters and of bytes; above it a number is a slip."""
-
 _Total = Annotated[int, msgspec.Meta(ge=0, le=MAX_PARAMETERS)]
-
 TensorClass = Literal[
     "embedding",
     "lm_head",
@@ -31,8 +38,6 @@ TensorClass = Literal[
     "other",
 ]
 """What a tensor is for; `models.weights.classes` tells it from a name."""
-
-
 KeptPart = Literal["attention", "recurrent", "mlp", "shared"]
 """What a quantisation may leave as it is, routers, norms and tables apart, which all leave."""
 
@@ -181,3 +186,26 @@ class ModelSize(Value, frozen=True, kw_only=True):
         require_range(self, 0, *counts, optional=True)
         sizes = ("parameters", "weights_bytes", "encoder_bytes", "weights_error_bytes")
         require_range(self, 0, *sizes, high=MAX_PARAMETERS, optional=True)
+
+
+# The weights of a model, tensor by tensor, as its file holds them.
+
+
+class WeightTensor(Value, frozen=True, kw_only=True):
+    """One tensor of a model's weights.
+
+    Attributes:
+        name: as in the file, such as `blk.7.ffn_up.weight`.
+        bytes: of its data; at least, where no file tells them.
+        row: elements of its innermost dimension.
+        block: elements that its type packs together; 1 where it packs none.
+        block_bytes: bytes that they become.
+        more_bytes: what it may take beyond `bytes`; 0 where a file tells it.
+    """
+
+    name: str
+    bytes: NonNegative
+    row: NonNegative
+    block: Positive
+    block_bytes: Positive
+    more_bytes: NonNegative = 0

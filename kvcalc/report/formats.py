@@ -195,21 +195,21 @@ def _check_comment(answer: Answer, units: UnitSystem, screen: Screen) -> str:
 
 def _github(answer: Answer, units: UnitSystem, screen: Screen) -> str:
     del screen
-    from kvcalc.report.github import as_commands
+    from kvcalc.report.ci_formats import as_commands
 
     return as_commands(answer.results, units)
 
 
 def _junit(answer: Answer, units: UnitSystem, screen: Screen) -> str:
     del screen
-    from kvcalc.report.junit import as_junit
+    from kvcalc.report.ci_formats import as_junit
 
     return as_junit(answer.results, units)
 
 
 def _gitlab(answer: Answer, units: UnitSystem, screen: Screen) -> str:
     del screen
-    from kvcalc.report.gitlab import as_code_quality
+    from kvcalc.report.ci_formats import as_code_quality
 
     return as_code_quality(answer.results, units)
 

@@ -188,7 +188,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 def compare_requests() -> float:
     """Comparing 10 million requests in memory against one sum over each of their two arrays."""
-    from kvcalc.workload.arrays import lengths_from_arrays
+    from kvcalc.workload.traces import lengths_from_arrays
 
     rng = np.random.Generator(np.random.PCG64(7))
     prompts = np.clip(rng.lognormal(6.3, 1.2, REQUESTS), 1, 7000).astype(np.int64)

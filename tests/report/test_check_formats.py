@@ -13,7 +13,7 @@ import pytest
 
 from kvcalc.answers.assertions import Check, Found, check, parse_assertion, skipped, summary
 from kvcalc.answers.check_report import CheckReport, Deployed, ReadSetting
-from kvcalc.report import checks_table, github, gitlab, junit, markdown, records, table
+from kvcalc.report import checks_table, ci_formats, markdown, records, table
 
 NASTY = 'a%b\n::error::c, d: "e" <f> |g| é &amp; \x07]]>'
 """What formats escape, each in its own way."""
@@ -73,7 +73,7 @@ def workflow_commands(text: str) -> list[Command]:
 
 def test_github() -> None:
     """What did not pass, what was skipped too, is annotated on its line, the worst first."""
-    found = workflow_commands(github.as_commands(RESULTS, "binary"))
+    found = workflow_commands(ci_formats.as_commands(RESULTS, "binary"))
 
     assert [c.name for c in found] == ["error", "error", "error", "warning", "warning", "notice"]
     assert found[0].properties == {
@@ -90,7 +90,7 @@ def test_github() -> None:
 
 def test_github_without_a_file() -> None:
     """A command has no line to be shown at; it is an annotation all the same."""
-    text = github.as_commands([finding("fail", file="", line=0, where="")], "binary")
+    text = ci_formats.as_commands([finding("fail", file="", line=0, where="")], "binary")
 
     assert workflow_commands(text)[0].properties == {"title": "chat: idle-gpus"}
 
@@ -101,7 +101,7 @@ _CHILDREN = {"failure": {"message", "type"}, "error": {"message", "type"}, "skip
 
 def test_junit() -> None:
     """The XML holds what the schema of JUnit reports (junit-10.xsd of Jenkins' xUnit) asks for."""
-    root = ET.fromstring(junit.as_junit(RESULTS, "binary"))  # noqa: S314 - our own
+    root = ET.fromstring(ci_formats.as_junit(RESULTS, "binary"))  # noqa: S314 - our own
 
     assert root.tag == "testsuites"
     assert {*root.attrib} == {"name", "time", *_NUMBERS}
@@ -125,7 +125,7 @@ def test_junit() -> None:
 
 def test_junit_escapes() -> None:
     """What XML cannot hold is replaced, all else comes back as it was."""
-    root = ET.fromstring(junit.as_junit(RESULTS, "binary"))  # noqa: S314 - our own
+    root = ET.fromstring(ci_formats.as_junit(RESULTS, "binary"))  # noqa: S314 - our own
     case = root.findall("testsuite/testcase")[-1]
     (failure,) = case
     shown = NASTY.replace("\x07", "\ufffd")
@@ -140,7 +140,7 @@ _SEVERITIES = ("info", "minor", "major", "critical", "blocker")
 
 def test_gitlab() -> None:
     """Every entry has what GitLab's Code Quality report needs, and nothing twice."""
-    text = gitlab.as_code_quality(RESULTS, "binary")
+    text = ci_formats.as_code_quality(RESULTS, "binary")
     entries = json.loads(text)
 
     assert not text.startswith("\ufeff")
@@ -164,20 +164,20 @@ def test_gitlab_fingerprints_hold_no_figures() -> None:
     """An entry stays the same while its figure and its line move, and differs from all others."""
 
     def mark(result: Check) -> str:
-        return str(json.loads(gitlab.as_code_quality([result], "binary"))[0]["fingerprint"])
+        return str(json.loads(ci_formats.as_code_quality([result], "binary"))[0]["fingerprint"])
 
     one = asserted("min_max_concurrency", 32, 17.0)
     assert mark(one) == mark(asserted("min_max_concurrency", 64, 3.0, line=99))
     assert mark(one) != mark(asserted("min_max_sequences", 32, 17))
     assert mark(finding("fail")) != mark(finding("fail", file="other.yaml"))
-    both = json.loads(gitlab.as_code_quality([finding("fail"), finding("fail")], "binary"))
+    both = json.loads(ci_formats.as_code_quality([finding("fail"), finding("fail")], "binary"))
     assert both[0]["fingerprint"] != both[1]["fingerprint"]
 
 
 def test_gitlab_path_of_a_command() -> None:
     """An entry must name a file; a path never begins with `./`."""
     entries = json.loads(
-        gitlab.as_code_quality(
+        ci_formats.as_code_quality(
             [finding("fail", file="", line=0), finding("fail", file="./a/../b.yaml")], "binary"
         )
     )
@@ -231,7 +231,7 @@ def test_markdown() -> None:
 
 def test_decimal() -> None:
     """Sizes are printed in the units that are asked for."""
-    text = github.as_commands(RESULTS, "decimal")
+    text = ci_formats.as_commands(RESULTS, "decimal")
 
     assert "kv_cache_bytes 44.02 GB > 42.95 GB" in text
 

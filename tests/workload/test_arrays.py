@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kvcalc.core.errors import InvalidValueError
 from kvcalc.core.lengths import Lengths
-from kvcalc.workload import arrays
+from kvcalc.workload import traces
 from kvcalc.workload.traces import lengths_from_arrays
 
 DTYPES = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i4", ">i8", ">u8"]
@@ -37,7 +37,7 @@ def test_equals_counting(first: str, second: str, size: int, seed: int, one: int
     p, o = column(first, size, seed, one), column(second, size, seed + 1, two)
     wanted = Lengths(Counter(a + b for a, b in zip(p.tolist(), o.tolist(), strict=True)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrays, "_CHUNK", 64)  # several chunks, of different ranges
+        patch.setattr(traces, "_CHUNK", 64)  # several chunks, of different ranges
         found = lengths_from_arrays(p, o)
     assert found == wanted
     assert all(type(n) is int and type(c) is int for n, c in found)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kvcalc.core.errors import InputError, KvcalcError, UsageError
-from kvcalc.workload import objects, source, tables
+from kvcalc.workload import objects, source, traces
 from kvcalc.workload.columns import PAIRS, WRAPPERS
 from kvcalc.workload.traces import Trace, read_trace
 
@@ -760,7 +760,7 @@ CELL = st.one_of(
 @QUICK
 def test_bulk_rows_equal_rows_one_by_one(rows: list[list[str]], end: str) -> None:
     lines = ["x,prompt_len,output_len", *(",".join(row) for row in rows)]
-    _same(end.join(lines), tables._Columns, "add_plain", lambda *_: False)
+    _same(end.join(lines), traces._Columns, "add_plain", lambda *_: False)
 
 
 NUMBER = st.one_of(
@@ -804,8 +804,8 @@ def test_bulk_usage_equals_usage_one_by_one(rows: list[str]) -> None:
 @given(st.lists(CELL, max_size=12), st.sampled_from(["\n", "\r\n"]))
 @QUICK
 def test_bulk_lengths_equal_lengths_one_by_one(cells: list[str], end: str) -> None:
-    _same(end.join(["5", *cells]), tables, "_whole", lambda *_: None)
-    _same(end.join(["total_tokens", *cells]), tables, "_whole", lambda *_: None)
+    _same(end.join(["5", *cells]), traces, "_whole", lambda *_: None)
+    _same(end.join(["total_tokens", *cells]), traces, "_whole", lambda *_: None)
     array = f"[{','.join(['5', *filter(str.strip, cells)])}]"
     _same(array, objects, "_fast_lengths", lambda *_: None)
 

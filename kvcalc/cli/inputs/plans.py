@@ -11,8 +11,7 @@ from kvcalc.cli.settings import ALL_SWITCHES
 from kvcalc.cli.values import Values
 from kvcalc.core.deployment import Deployment
 from kvcalc.core.errors import KvcalcError, UsageError
-from kvcalc.core.lengths import EXAMPLE_LENGTHS, Lengths
-from kvcalc.core.listed import parse_lengths
+from kvcalc.core.lengths import EXAMPLE_LENGTHS, Lengths, parse_lengths
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import format_number_of

@@ -23,7 +23,7 @@ from kvcalc.engines.llamacpp.contexts import Context, contexts_of
 from kvcalc.engines.llamacpp.families import SCALED_EXPERTS, SINGLE_PARTS, families
 from kvcalc.engines.llamacpp.ggml import Graph, Tensor
 from kvcalc.engines.llamacpp.graph import decoder
-from kvcalc.engines.llamacpp.graph_latent import Latent, latent_decoder
+from kvcalc.engines.llamacpp.graph_latent import Latent, StateDecoder, latent_decoder
 from kvcalc.engines.llamacpp.graph_shapes import (
     Conv,
     Delta,
@@ -35,7 +35,6 @@ from kvcalc.engines.llamacpp.graph_shapes import (
     Step,
     shortened,
 )
-from kvcalc.engines.llamacpp.graph_states import StateDecoder
 from kvcalc.engines.llamacpp.served import Served
 from kvcalc.engines.llamacpp.settings import Settings
 from kvcalc.engines.llamacpp.types import quantized

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from kvcalc.core.size import WeightTensor
 from kvcalc.core.units import cdiv
-from kvcalc.core.weight_tensors import WeightTensor
 from kvcalc.engines.llamacpp.overrides import HOST, Override
 
 __all__ = ["Bounds", "Loaded", "Part", "Spans", "largest_in_layers", "loaded", "tensor_bytes"]

@@ -15,8 +15,7 @@ import msgspec
 
 from kvcalc.core.errors import UnsupportedError
 from kvcalc.core.model import ModelSpec
-from kvcalc.core.size import ModelSize, TensorClass
-from kvcalc.core.weight_tensors import WeightTensor
+from kvcalc.core.size import ModelSize, TensorClass, WeightTensor
 from kvcalc.weights.formats import UNKNOWN_FORMAT, WIDTHS, weight_width
 from kvcalc.weights.mixers import PartName
 from kvcalc.weights.on_rank import bytes_of_parts

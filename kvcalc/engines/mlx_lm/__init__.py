@@ -25,13 +25,123 @@ from kvcalc.core.explain import beyond
 from kvcalc.core.layers import Cache, LayerRun
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan, Group, Pool, Rank
+from kvcalc.core.recurrent import (
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    RgLru,
+    Rwkv,
+    ShortConv,
+)
 from kvcalc.core.rules import Form, Grow, Ring, Rule, Slots
 from kvcalc.core.units import format_count
-from kvcalc.engines.mlx_lm.architectures import Class, class_of
 from kvcalc.engines.mlx_lm.settings import RELEASES, STEP, Settings, resolve
-from kvcalc.engines.mlx_lm.states import IN_FLOAT32, state_bytes
 
 __all__ = ["RELEASES", "plan"]
+
+
+# mlx-lm's model classes: which make caches of their own, and what is special about those.
+#
+# mlx-lm 0.32.2 models/*.py (make_cache), utils.py (MODEL_REMAPPING).
+
+
+class Class(NamedTuple):
+    """What a model class does that decides its caches.
+
+    Attributes:
+        own: it has make_cache, so that max_kv_size changes nothing.
+        rings: its sliding windows are rotating caches.
+        lists: several caches a layer lie in a CacheList, which is never quantised.
+        expands: an MLA layer keeps K and V of every head.
+        dense_only: its attention cannot read a quantised cache.
+        index_copies: how often an indexer's key is kept.
+    """
+
+    own: bool = False
+    rings: bool = False
+    lists: bool = False
+    expands: bool = False
+    dense_only: bool = False
+    index_copies: int = 1
+
+
+_PLAIN = Class()
+_OWN = Class(own=True)
+_RINGS = Class(own=True, rings=True)
+_SINKS = Class(own=True, rings=True, dense_only=True)
+_DENSE = Class(dense_only=True)
+_EXPANDS = Class(expands=True)
+_LISTS = Class(own=True, lists=True)
+_SPARSE = Class(own=True, lists=True, index_copies=2)
+"""The indexer's keys are put in as values too, which are then zeroed and kept (deepseek_v32.py)."""
+_CLASSES = {
+    _PLAIN: (
+        "ApertusForCausalLM BailingMoeForCausalLM BailingMoeV2ForCausalLM CohereForCausalLM"
+        " DbrxForCausalLM DeepseekForCausalLM DeepseekV3ForCausalLM Ernie4_5ForCausalLM"
+        " Ernie4_5_MoeForCausalLM ExaoneForCausalLM GPT2LMHeadModel GPTBigCodeForCausalLM"
+        " GPTJForCausalLM GPTNeoXForCausalLM GemmaForCausalLM GlmForCausalLM Glm4ForCausalLM"
+        " Glm4MoeForCausalLM Glm4MoeLiteForCausalLM GraniteForCausalLM GraniteMoeForCausalLM"
+        " HeliumForCausalLM HunYuanDenseV1ForCausalLM HunYuanForCausalLM HunYuanMoEV1ForCausalLM"
+        " InternLM2ForCausalLM InternLM2ForRewardModel InternLM3ForCausalLM"
+        " KimiK25ForConditionalGeneration KimiVLForConditionalGeneration MiMoForCausalLM"
+        " MiniCPMForCausalLM MiniMaxM2ForCausalLM MixtralForCausalLM NemotronForCausalLM"
+        " Olmo2ForCausalLM OlmoForCausalLM OlmoeForCausalLM OpenELMForCausalLM Phi3ForCausalLM"
+        " PhiForCausalLM PhiMoEForCausalLM PhimoeForCausalLM QWenLMHeadModel Qwen2ForCausalLM"
+        " Qwen2MoeForCausalLM Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration"
+        " Qwen3ForCausalLM Qwen3MoeForCausalLM Qwen3VLForConditionalGeneration"
+        " Qwen3VLMoeForConditionalGeneration SeedOssForCausalLM SmolLM3ForCausalLM"
+        " Starcoder2ForCausalLM"
+        " LlavaForConditionalGeneration Mistral3ForConditionalGeneration"
+    ),
+    _DENSE: "Gemma2ForCausalLM Phi3SmallForCausalLM StableLmForCausalLM StableLMEpochForCausalLM",
+    _EXPANDS: "DeepseekV2ForCausalLM",
+    _OWN: (
+        "DeciLMForCausalLM FalconMambaForCausalLM GraniteMoeHybridForCausalLM JambaForCausalLM"
+        " KimiK3ForConditionalGeneration KimiLinearForCausalLM Lfm2ForCausalLM Lfm2MoeForCausalLM"
+        " Lfm2VlForConditionalGeneration Llama4ForCausalLM Llama4ForConditionalGeneration"
+        " LLaMAForCausalLM LlamaForCausalLM Mamba2ForCausalLM MambaForCausalLM MistralForCausalLM"
+        " MistralModel NemotronHForCausalLM Qwen3NextForCausalLM Qwen3_5ForCausalLM"
+        " Qwen3_5ForConditionalGeneration Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration"
+        " RWKV7ForCausalLM XverseForCausalLM BailingMoeLinearV2ForCausalLM"
+    ),
+    _RINGS: (
+        "Cohere2ForCausalLM Exaone4ForCausalLM Gemma3ForCausalLM"
+        " Gemma3ForConditionalGeneration Gemma3TextModel Gemma3nForCausalLM"
+        " Gemma3nForConditionalGeneration Gemma4ForCausalLM"
+        " Gemma4ForConditionalGeneration LagunaForCausalLM MiMoV2FlashForCausalLM"
+        " Ministral3ForCausalLM Olmo3ForCausalLM RecurrentGemmaForCausalLM Step3p5ForCausalLM"
+    ),
+    _SINKS: "GptOssForCausalLM",
+    _LISTS: ("FalconH1ForCausalLM LongcatFlashForCausalLM MiniMaxM3SparseForConditionalGeneration"),
+    _SPARSE: "DeepseekV32ForCausalLM GlmMoeDsaForCausalLM",
+}
+_BY_NAME = {name: kind for kind, names in _CLASSES.items() for name in names.split()}
+
+
+def class_of(model: ModelSpec) -> Class:
+    """Return what mlx-lm's class for a model does; plain caches where only layers are known.
+
+    Raises:
+        UnsupportedError: an architecture that mlx-lm has no class for, or that was not read; layers
+            alone that keep windows.
+    """
+    name = model.architecture
+    if name is not None and name in _BY_NAME:
+        return _BY_NAME[name]
+    if name is not None:
+        raise NotModelledError(
+            f"mlx-lm has no class for {name}, or none that was read",
+            hint="use --engine none to see what its layers are",
+        )
+    if any(isinstance(cache, SlidingWindow) for _, cache in model.caches()):
+        raise NotModelledError(
+            "which mlx-lm class runs these layers is not known, and classes keep windows in"
+            " different ways",
+            hint="give a model with an architecture",
+        )
+    return _PLAIN
 
 
 def plan(model: ModelSpec, deployment: Deployment) -> CachePlan:
@@ -100,9 +210,6 @@ def _pools(model: ModelSpec, settings: Settings) -> tuple[Pool, ...]:
         )
         pools.append(Pool(name=name, groups=(group,), unit_bytes=unit))
     return tuple(pools)
-
-
-# What a plan of mlx-lm says of itself: why a number is what it is, and what is left out.
 
 
 def explain(model: ModelSpec, settings: Settings, rules: set[Rule]) -> list[str]:
@@ -196,11 +303,6 @@ def not_modelled(model: ModelSpec, settings: Settings) -> tuple[str, ...]:
     earlier = "the server's prompt cache keeps up to 10 earlier sequences (--prompt-cache-size)"
     return batch, copy, buffers, earlier
 
-
-# From a layer's caches to mlx-lm's cache objects: which class, rows, bytes of a row.
-#
-# mlx-lm 0.32.2 models/cache.py (KVCache, RotatingKVCache, ChunkedKVCache, QuantizedKVCache,
-# ArraysCache), the models' make_cache and what their modules hand to it.
 
 _Rows = tuple[tuple[str, int], ...]
 
@@ -334,3 +436,34 @@ def _per_head(cache: Mla, model: ModelSpec, settings: Settings) -> list[tuple[st
             hint="give qk_nope_head_dim and v_head_dim of config.json in engine_args",
         )
     return [("k", heads, nope + cache.qk_rope_head_dim), ("v", heads, v)]
+
+
+# What mlx-lm's ArraysCache holds of a recurrent or convolution layer: bytes by role.
+#
+# Asked of mlx-lm 0.32.2 for every kind but RWKV and lightning attention, which were read (rwkv7.py,
+# bailing_moe_linear.py).
+
+IN_FLOAT32 = (GatedDeltaNet, KimiDeltaAttention, Mamba2)
+"""Kinds whose recurrent state is in float32 (gated_delta.py, ssm.py)."""
+_IN_MODEL_DTYPE = (Mamba1, RgLru, Rwkv, ShortConv, LightningAttention)
+
+
+def state_bytes(cache: Cache, model: ModelSpec) -> tuple[tuple[str, int], ...]:
+    """Return the bytes of each state of one layer and sequence.
+
+    A convolution keeps the kernel - 1 newest columns in the model dtype.
+
+    Raises:
+        UnsupportedError: a kind of state that is not modelled.
+    """
+    if not isinstance(cache, (*IN_FLOAT32, *_IN_MODEL_DTYPE)):
+        raise NotModelledError(
+            f"how mlx-lm keeps {cache.kind} states is not modelled",
+            hint="use --engine none to see what the layers are",
+        )
+    found = []
+    for state in cache.states():
+        wide = state.role == "recurrent" and isinstance(cache, IN_FLOAT32)
+        size = element_bytes("float32" if wide else model.dtype)
+        found.append((state.role, state.elements * size))
+    return tuple(found)

@@ -17,9 +17,14 @@ from kvcalc.core.plan import CachePlan
 from kvcalc.core.units import cdiv, round_up
 from kvcalc.core.visible import DRIVER_CONTEXT, left_free, named_card
 from kvcalc.engines.sglang.families import is_latent
-from kvcalc.engines.sglang.memory import default_fraction, default_graph_batch, graphs_mib
+from kvcalc.engines.sglang.memory import (
+    Reserve,
+    default_fraction,
+    default_graph_batch,
+    graphs_mib,
+    reserved_mib,
+)
 from kvcalc.engines.sglang.requests import requests_at_once, table_bytes
-from kvcalc.engines.sglang.reserve import reserve_of, reserved
 from kvcalc.engines.sglang.settings import Settings
 from kvcalc.engines.sglang.version import NEWEST
 from kvcalc.weights.on_rank import weights_on_rank
@@ -207,13 +212,6 @@ def _tower_factors(model: ModelSpec) -> tuple[Fraction, Fraction]:
     return factor(parameters / _VIT_L), factor(parameters / 2 / _VIT_L)
 
 
-# What SGLang takes beside its share while it starts: bounded by what is computed and captured.
-#
-# SGLang 0.5.23 mem_cache/memory_pool.py (the request table) and model_executor/model_runner.py:
-# once the cache is there, workspaces of attention are made and CUDA graphs captured; the first
-# prompt then runs a chunk. What handle_gpu_memory_settings keeps for them (`memory.reserved_mib`,
-# 1.5 MiB for a token whatever the model) is generous, and starts with less have run.
-
 _MIB = 2**20
 _ITEMSIZE = 2
 _WORKSPACES = 512 * _MIB
@@ -268,14 +266,6 @@ def _table(settings: Settings, plan: CachePlan, cache_bytes: int) -> int:
     requests = requests_at_once(tokens, settings.context, settings.max_requests)
     return table_bytes(requests, settings.context + settings.row_extra)
 
-
-# The weights of a draft: what it brings beside its layers, and if the cache is sized after it.
-#
-# A draft makes an embedding and a head of its own as it is loaded (models/*_mtp.py, *_nextn.py),
-# and gets the target's in their place once the caches are there (speculative/eagle_worker_v2.py,
-# alloc_memory_pool and init_lm_head). Since 0.5.14 the draft is loaded before the cache is sized,
-# so that the cache has to do without both tables for good; before, the draft came after the cache,
-# into what mem_fraction_static keeps back (managers/scheduler.py, init_model_worker).
 
 _SHARE_THEIR_OWN = ("Qwen3_5", "Ernie4_5")
 """Beginnings of architectures whose draft has one table for both where the model's are tied."""
@@ -370,3 +360,25 @@ def _tables(model: ModelSpec, settings: Settings) -> tuple[int, int]:
     least, most = count * cdiv(whole, settings.tp), count * cdiv(whole, settings.attn_tp)
     known = shape is not None and shape.draft_tables is False
     return (least if known else 0), most
+
+
+# What SGLang itself reckons with for steps and graphs: the settings that decide it.
+
+
+def reserve_of(model: ModelSpec, settings: Settings) -> Reserve:
+    """Return what of a server decides how much its default keeps back."""
+    return Reserve(
+        tp=settings.tp,
+        pp=settings.pp,
+        chunk=settings.chunk,
+        attn_dp=settings.attn_dp,
+        graph_batch=settings.graph_batch,
+        max_requests=settings.max_requests,
+        latent=is_latent(model),
+        graphs=settings.graphs,
+    )
+
+
+def reserved(model: ModelSpec, settings: Settings) -> int:
+    """Return the bytes that SGLang itself reckons with for steps and graphs."""
+    return int(reserved_mib(settings.card, reserve_of(model, settings)) * _MIB)

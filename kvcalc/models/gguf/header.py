@@ -14,7 +14,7 @@ import struct
 from typing import BinaryIO, Literal, NamedTuple
 
 from kvcalc.core.errors import InputError
-from kvcalc.core.weight_tensors import WeightTensor
+from kvcalc.core.size import WeightTensor
 from kvcalc.models.text import printable, shown
 
 __all__ = [

@@ -20,7 +20,7 @@ from kvcalc.core.layers import LayerRun
 from kvcalc.core.lengths import Lengths
 from kvcalc.core.model import ModelSpec
 from kvcalc.core.plan import CachePlan
-from kvcalc.core.weight_tensors import WeightTensor
+from kvcalc.core.size import WeightTensor
 from kvcalc.engines import plan
 from kvcalc.engines.llamacpp import fitting
 from kvcalc.engines.llamacpp.contexts import contexts_of, draft_context
