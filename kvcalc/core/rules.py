@@ -458,8 +458,9 @@ class Whole(RuleBase, frozen=True, kw_only=True, tag="whole"):
     def tally(self, lengths: Lengths) -> Tally:
         if self.limit is not None or self.ratio != 1:
             return super().tally(lengths)
-        slots, spared = self.slots, int(self.spares_last)
-        written = [(min(n, max(slots, n - spared)), count) for n, count in lengths.pairs]
+        slots, written = self.slots, lengths.pairs
+        if self.spares_last:
+            written = tuple((min(n, max(slots, n - 1)), count) for n, count in lengths.pairs)
         used = sum([n * count for n, count in written])
         units = sum([max(n, slots) * count for n, count in written])
         return Tally(units, used, units - used, 0, 0)
