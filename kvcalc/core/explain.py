@@ -26,11 +26,9 @@ from kvcalc.core.rules import (
     Chunk,
     Compressed,
     Fixed,
-    Form,
     Grow,
     Ring,
     Slots,
-    Stepped,
     Whole,
     Window,
 )
@@ -95,6 +93,11 @@ def _packed(dtype: CacheDtype, row: Row) -> str:
     return f"{size} B ({row.width} elements in {dtype.name})"
 
 
+def _unit(ratio: int) -> str:
+    """Name what is kept of so many tokens."""
+    return "a token" if ratio == 1 else f"an entry of {format_number_of(ratio, 'token')}"
+
+
 def _row_line(layers: int, cache: Cache, dtype: KvDtype) -> str:
     """Write one cache's rows as a product."""
     rows = cache.rows()
@@ -116,9 +119,9 @@ def _row_line(layers: int, cache: Cache, dtype: KvDtype) -> str:
     unit = "a token in reach"
     match cache.span:
         case All():
-            unit = "a token"
+            unit = _unit(1)
         case EveryNth(ratio=ratio):
-            unit = f"an entry of {format_number_of(ratio, 'token')}"
+            unit = _unit(ratio)
         case Once():
             unit = "an encoder token"
     return f"{product} = {format_count(layers * row_bytes(cache, dtype))} B {unit}"
@@ -206,35 +209,27 @@ class Held(NamedTuple):
     def keeps(self) -> str:
         """Which tokens they keep, in words."""
         match self.rows.rule:
-            case Window(window=n) | Ring(window=n):
-                return f"last {format_count(n)} tokens"
-            case Chunk(chunk=n):
-                return f"chunk of {format_count(n)} tokens"
-            case Compressed(ratio=n):
-                return f"1 entry in {format_count(n)} tokens"
-            case Fixed(tokens=n):
-                return f"{format_count(n)} encoder tokens"
             case Slots() as slots:
                 return "one state" if slots.used(1) == 1 else f"{slots.used(1)} states"
-            case Whole(limit=int(n)):
-                return f"last {format_count(n)} tokens"
+            case Window(window=n) | Ring(window=n) | Whole(limit=int(n)):
+                return keeps(Windowed(tokens=n))
+            case Chunk(chunk=n):
+                return keeps(Chunks(tokens=n))
+            case Compressed(ratio=n):
+                return keeps(EveryNth(ratio=n))
+            case Fixed(tokens=n):
+                return keeps(Once(tokens=n))
             case _:
-                return "every token"
+                return keeps(All())
 
     @property
     def line(self) -> str:
         """The product with its numbers put in."""
         rule, size = self.rows.rule, self.rows.slot_bytes
-        unit = "a token"
-        match rule:
-            case Slots() | Fixed():
-                unit = "a sequence"
-            case Compressed(ratio=ratio):
-                unit = f"an entry of {format_number_of(ratio, 'token')}"
-            case Window() | Chunk() | Ring() | Whole(limit=int()) | Stepped(rest=True):
-                unit = "a token in reach"
-            case Form(until=until) if until is not None:
-                unit = "a token in reach"
+        grown, period = self.rows.growth(windows_open=False)
+        unit = _unit(period) if grown else "a token in reach"
+        if isinstance(rule, (Slots, Fixed)):
+            unit = "a sequence"
         terms = self.product
         if self.each is not self.rows.payload:
             terms = f"({terms})" if len(self.each) > 1 else terms
